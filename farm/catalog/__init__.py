@@ -66,6 +66,11 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
+def cpu_features() -> models.CpuFeatures:
+    """What a CPU must have for each level, in the words of Linux."""
+    return _read("cpu_features", models.CpuFeatures)
+
+
 def cpu_levels() -> dict[str, models.CpuLevel]:
     return _read("cpus", models.CpuLevels).levels
 
@@ -212,8 +217,22 @@ def driver_branch(major: int) -> int:
     return next((branch for branch, end in NEXT_BRANCH.items() if branch <= major < end), major)
 
 
+@cache
 def debian_releases() -> dict[str, models.DebianRelease]:
-    return _read("debian", models.DebianReleases).releases
+    """Releases of Debian and its descendants by the farm's name."""
+    known = _read("debian", models.DebianReleases).releases
+    releases = dict(known)
+    for name, release in known.items():
+        if release.toolkit_of:
+            lender = known[release.toolkit_of]
+            toolkit = {key: getattr(lender, key) for key in ("cuda", "env", "components", "cudnn")}
+            releases[name] = release.model_copy(update=toolkit)
+    return releases
+
+
+def glibc_of_distributions() -> dict[str, str]:
+    """The C library of each distribution that the farm's wheels are for."""
+    return _read("debian", models.DebianReleases).reach
 
 
 def reach(base: str) -> list[str]:

@@ -1,6 +1,4 @@
-"""GPUs: which SM a card has by its name (`gpus.yaml`) or in pasted text (`paste.yaml`), and which
-code runs on it.
-"""
+"""GPUs: which SM a card has by its name (`gpus.yaml`), and which code runs on it."""
 
 import re
 from collections.abc import Callable
@@ -155,6 +153,28 @@ def without_variant(sm: int) -> str | None:
     return None
 
 
+def begins(name: str) -> set[Sm]:
+    """The SMs of all cards whose names begin like this."""
+    start = _full(name)
+    matches = [cards for key, cards in _indices()[0].items() if start and key.startswith(start)]
+    return {card.sm for cards in matches for card in cards}
+
+
+def families() -> dict[str, list[Sm]]:
+    """The chips of each architecture, by its name in lower case."""
+    chips: dict[str, list[Sm]] = {}
+    for sm, architecture in catalog.architectures().architectures.items():
+        chips.setdefault(architecture.name.lower(), []).append(sm)
+    return chips
+
+
+def of_no_variant() -> set[int]:
+    """SMs that some nvcc of the catalogue compiles for and that are no variant's: sm_88, sm_107."""
+    compiled = {sm for toolkit in catalog.toolkits().values() for sm in toolkit.sm}
+    named = {*catalog.architectures().architectures, *gpus().too_old, *gpus().renamed}
+    return compiled - {int(name[2:]) for name in named}
+
+
 def nearest_names(name: str) -> list[str]:
     """Names of the catalogue that are most like an unknown one, best first, at most three."""
     # Letters alone would find wrong names of the same length for the beginning of one: GTX 950 for
@@ -260,102 +280,10 @@ def is_integrated(sm: int) -> bool:
     return sm in catalog.architectures().tegra
 
 
-MAX_LINES = 2000
-MAX_LINE = 300
-MAX_TYPED = 3
-"""Lines of a text that somebody typed: names of cards, and a driver."""
-
-
-class Message(Model):
-    pattern: str
-    text: str
-
-
-class Grammar(Model):
-    """`paste.yaml`."""
-
-    cards: list[str]
-    drivers: list[str]
-    windows: str
-    version: str
-    columns: dict[str, str]
-    cut: str
-    typed: str
-    messages: list[Message]
-
-
-class Pasted(NamedTuple):
-    """Cards as a text writes them, a driver, and what is wrong on that machine."""
-
-    cards: tuple[str, ...]
-    driver: str | None
-    problem: str | None
-
-
-@cache
-def grammar() -> Grammar:
-    return load(FOLDER / "paste.yaml", Grammar)
-
-
-def read_paste(text: str) -> Pasted:
-    """The cards and the driver that a pasted text names."""
-    known = grammar()
-    lines = [line[:MAX_LINE] for line in text.split("\n")[:MAX_LINES]]
-    cards = [
-        match[1] for line in lines for pattern in known.cards if (match := re.search(pattern, line))
-    ]
-    driver = next(
-        (m[1] for line in lines for pattern in known.drivers if (m := re.search(pattern, line))),
-        None,
-    )
-    if not cards:
-        cards, found = _csv(lines)
-        driver = driver or found
-    windows = re.search(known.windows, text)
-    if driver is None and windows:
-        driver = f"{windows[1]}{windows[2]}.{windows[3]}"
-    filled = [line.strip() for line in lines if line.strip()]
-    if not cards and len(filled) <= MAX_TYPED:  # a name alone may be one that no one knows
-        cards = [
-            line
-            for line in filled
-            if re.search(known.typed, line) and (len(filled) == 1 or find(line))
-        ]
-    problem = next(
-        (message.text for message in known.messages if re.search(message.pattern, text)), None
-    )
-    return Pasted(() if problem else tuple(cards), driver, problem)
-
-
-def _csv(lines: list[str]) -> tuple[list[str], str | None]:
-    """The names and the driver of comma-separated rows, by their header, or by what the cells
-    are.
-    """
-    known = grammar()
-    names = list[str]()
-    driver = None
-    columns: list[str] = []
-    for line in lines:
-        cells = [cell.strip() for cell in line.split(",")]
-        if known.columns["name"] in cells:
-            columns = cells
-        elif columns and len(cells) == len(columns):
-            row = dict(zip(columns, cells, strict=True))
-            names.append(row[known.columns["name"]])
-            driver = row.get(known.columns["driver"], driver)
-        elif len(cells) > 1 and (
-            versions := [cell for cell in cells if re.search(known.version, cell)]
-        ):
-            found = [cell for cell in cells if find(cell)]
-            names += found
-            driver = versions[0] if found else driver
-    return names, driver
-
-
-def page_facts() -> dict[str, Any]:
-    """Everything that `read_paste`, `find` and `maker` read, as JSON."""
+def page_names() -> dict[str, Any]:
+    """Everything that `find` and `maker` read, as JSON."""
     words, inside = _noise()
-    names = {
+    return {
         "marks": _MARKS.pattern,
         "brackets": _PCI.pattern,
         "strip": [each.pattern for each in (_LISTED, _SLICE, _MEMORY, _FORM, words)],
@@ -368,8 +296,9 @@ def page_facts() -> dict[str, Any]:
         "chip": _CHIP,
         "chips": gpus().chips,
         "renamed": gpus().renamed,
+        "families": families(),
+        "no_variant": sorted(of_no_variant()),
         "others": gpus().others,
         "too_old": {sm: each.why for sm, each in gpus().too_old.items()},
         "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
     }
-    return {"paste": grammar().model_dump(), "names": names}

@@ -10,50 +10,69 @@ from farm.plan.variant import sm_number, sm_word
 
 
 def sm_of(name: str, architectures: Collection[str] = ()) -> int:
-    """The SM of a card by name or number; of a name with several chips, the one among
-    `architectures`.
+    """Find the SM of a card.
+
+    Args:
+        name: The card's name, or its SM: `Tesla K40`, `sm_35`, `3.5`.
+        architectures: SMs that decide between the chips of a name that was sold with several.
+
+    Raises:
+        UsageError: The name is not in the catalogue, or no PyTorch is built for the card.
     """
+    number = _number_of(name)
+    if number is not None:
+        return number
+    # An SM may have another name in variants: sm_101 became sm_110.
+    chips = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
+    if not chips:
+        raise _unknown(name)
+    if len(chips) == 1 and sm_number(min(chips)) in gpus.of_no_variant():
+        raise _no_variant(name, sm_number(min(chips)))
+    if chips <= set(gpus.gpus().too_old):
+        # All of its chips are too old: the newest stands for them, and the rules say so.
+        return max(map(sm_number, chips))
+    # The variant decides between the chips of a name: a request for sm35 means the GT 730 with
+    # that chip.
+    fitting = chips & set(architectures)
+    if len(chips) > 1 and not fitting:
+        raise UsageError(
+            f"{name!r} was sold with several chips: {', '.join(sorted(chips))}",
+            hint=f"give its SM, as `farm detect` on its machine says: {_either(sorted(chips))}",
+        )
+    return sm_number(min(fitting or chips))
+
+
+def _number_of(name: str) -> int | None:
+    """The SM that a name is the number of: `sm_35`, `3.5`; None for other names."""
     word = sm_word(name.strip())
+    if not word:
+        return None
     if word in catalog.architectures().architectures or word in gpus.gpus().too_old:
         return sm_number(word)
-    if word.removeprefix("sm").isdecimal() and sm_number(word) in _of_no_variant():
+    if sm_number(word) in gpus.of_no_variant():
         raise _no_variant(name, sm_number(word))
-    # An SM may have another name in variants: sm_101 became sm_110.
-    known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
-    if not known and (company := gpus.maker(name)):
-        raise UsageError(
+    return None
+
+
+def _unknown(name: str) -> UsageError:
+    """Explain why a name has no SM."""
+    company = gpus.maker(name)
+    if company:
+        return UsageError(
             f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's "
             "cards",
             hint=f"for that machine: --variant {gpus.gpus().instead[company]}",
         )
-    family = name.strip().lower()
-    chips = [
-        sm
-        for sm, one in catalog.architectures().architectures.items()
-        if one.name.lower() == family
-    ]
-    if not known and chips:
-        hint = f"one of its chips: {_either(chips)}"
-        raise UsageError(f"{name!r} is the name of an architecture, not of a card", hint=hint)
-    if not known:
-        near = gpus.nearest_names(name)
-        hint = f"nearest: {', '.join(near)}; or give" if near else "give"
-        hint += " its SM, as `farm detect` on its machine says: --gpu sm_NN"
-        raise UsageError(f"the catalogue has no card {name!r}", hint=hint)
-    if len(known) == 1 and (sm := sm_number(min(known))) in _of_no_variant():
-        raise _no_variant(name, sm)
-    # All of its chips are too old: the newest stands for them, and the rules say so.
-    if known <= set(gpus.gpus().too_old):
-        return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
-    # The variant decides between the chips of a name: whoever asks for sm35 has the GT 730 with
-    # that chip.
-    ours = known & set(architectures)
-    if len(known) > 1 and not ours:
-        raise UsageError(
-            f"{name!r} was sold with several chips: {', '.join(sorted(known))}",
-            hint=f"give its SM, as `farm detect` on its machine says: {_either(sorted(known))}",
+    chips = gpus.families().get(name.strip().lower())
+    if chips:
+        return UsageError(
+            f"{name!r} is the name of an architecture, not of a card",
+            hint=f"one of its chips: {_either(chips)}",
         )
-    return int(min(ours or known).removeprefix("sm"))
+    near = gpus.nearest_names(name)
+    hint = f"nearest: {', '.join(near)}; or give" if near else "give"
+    hint += " its SM, as `farm detect` on its machine says: --gpu sm_NN"
+    return UsageError(f"the catalogue has no card {name!r}", hint=hint)
 
 
 def example(name: str) -> str:
@@ -77,10 +96,3 @@ def _no_variant(name: str, sm: int) -> UsageError:
         "for it",
         hint="newer releases: tools/refresh-catalogue torch official",
     )
-
-
-def _of_no_variant() -> set[int]:
-    """SMs that some nvcc of the catalogue compiles for and that are no variant's: sm_88, sm_107."""
-    known = {sm for toolkit in catalog.toolkits().values() for sm in toolkit.sm}
-    named = {*catalog.architectures().architectures, *gpus.gpus().too_old, *gpus.gpus().renamed}
-    return known - {sm_number(name) for name in named}

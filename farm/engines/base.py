@@ -28,7 +28,11 @@ class Cause(Enum):
     OUT_OF_MEMORY = "out of memory: killed at its memory limit"
     KILLED = "killed from outside, as by a restart of its machine"
     """SIGKILL before the time limit, and not for its memory: no fault of the build's."""
+    SITE_LIMIT = "killed at a time limit of its site"
+    """Of the cluster's, which is shorter than the recipe's."""
     CANCELLED = "cancelled"
+    NEVER_STARTS = "cannot start as it is"
+    """It waits for what does not come by waiting."""
     NOT_STARTED = "its command cannot be started"
 
 

@@ -41,6 +41,9 @@ from farm.base.zipapps import ROOT
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits, attempt_name
 from farm.engines.host import CARRIED
+from farm.engines.slurm_limits import LIMITS, TimeLimit, time_limit
+from farm.engines.slurm_queue import JobKey, SlurmQueue
+from farm.engines.slurm_states import WITHOUT_REPORT, observation, read_report
 from farm.engines.transfer import storing
 from farm.plan.settings import Slurm, SlurmCard
 
@@ -60,23 +63,18 @@ ones to two jobs.
 ABSENT = 44  # exit code of our scripts for what is not there
 GRACE_MINUTES = 5  # how much later than the supervisor Slurm ends a job
 MAX_TEXT = 4000
-
-ENDS: dict[str, Observation] = {
-    "TIMEOUT": Observation("done", exit_code=124, cause=Cause.TIME_LIMIT),
-    "DEADLINE": Observation("done", exit_code=124, cause=Cause.TIME_LIMIT),
-    "OUT_OF_MEMORY": Observation("done", exit_code=137, cause=Cause.OUT_OF_MEMORY),
-    "NODE_FAIL": Observation("lost", why="its node failed"),
-    "BOOT_FAIL": Observation("lost", why="its node did not start"),
-    "PREEMPTED": Observation("lost", why="preempted by another job"),
-    "REVOKED": Observation("lost", why="revoked by Slurm"),
-    "LAUNCH_FAILED": Observation("lost", why="its node could not start it"),
-    "CANCELLED": Observation("cancelled", why="cancelled in Slurm's queue"),
+MAX_TAIL = 400  # characters of a job's output in a reason
+REPORT_S = 45.0  # how long a report may take over a network file system
+LIMITS_S = 3600.0  # how long the cluster's time limits are remembered
+FOLDER_ERRORS = {
+    r"Permission denied|Operation not permitted": "each user needs a folder of their own: look at "
+    "its owner and mode (`ls -ld`), or name another in slurm.folder of ci/farm.yaml",
+    r"No space left on device|Disk quota exceeded": "make room there (`df`, `quota`; `farm clean "
+    "--dry-run` shows what can go), or name another folder in slurm.folder",
+    r"Read-only file system|Stale file handle|Input/output error": "is it mounted there, to be "
+    "written?",
 }
-"""Meanings of Slurm's final states (squeue(1), "JOB STATE CODES"). Of COMPLETED and FAILED the
-supervisor says more.
-"""
-WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-REFUSED = 125
+"""What the login node says of its file system, as patterns, and what to do."""
 
 ROW = r"""
 row() {
@@ -89,16 +87,40 @@ row() {
 """The line of a job in Slurm's queue, `number|STATE|nodes|reason`; nothing where it has none. All
 scripts have it.
 """
+LISTING = r"""
+listed=$(squeue --noheader --array --states=all --user="$(id -un)" --format='%j|%K|%i|%T|%N|%r') || exit 9
+printf '%s\n' "$listed" | grep '^farm-' || true
+"""
+"""The lines of all jobs of the farm's; the rows of other jobs stay on the login node."""
 LOOK = r"""
 cd "$1/jobs/$2" 2>/dev/null || exit 0
-listed=$(row . --states=all) || exit 9
-printf '%s\n' "$listed"
+cat task 2>/dev/null || echo
 dd if=run/exit.json iflag=nofollow,count_bytes count=4000 2>/dev/null | tr '\n' ' '; echo
 [ ! -e refused ] || tr '\n' ' ' < refused; echo
 [ ! -e cancelled ] || printf cancelled; echo
+[ ! -e limit ] || tr '\n' ' ' < limit; echo
+[ ! -e run/log ] || printf begun; echo
 dd if=run/log iflag=nofollow,skip_bytes,count_bytes skip="$3" count="$4" bs=65536 2>/dev/null || true
 """
-"""`nofollow`: the job can write to run/, and must not make us read another file of this user."""
+"""What the files of a job say. `nofollow`: the job can write to run/, and must not make us read
+another file of this user.
+"""
+SETTLE = r"""
+cd "$1/jobs/$2" 2>/dev/null || exit 0
+scontrol --oneliner show job "$3" 2>/dev/null | tr ' ' '\n' | sed -n 's/^ExitCode=//p' | head -n 1
+df -Pk . 2>/dev/null | awk 'NR == 2 { print $4 }'
+tail -c 1000 slurm.out 2>/dev/null || true
+"""
+"""Of a job that ended without a report: its exit code, the KiB that are free, the end of its
+output; a line each for the first two.
+"""
+CHECK_FOLDER = r"""
+umask 077
+mkdir -p "$1/jobs" "$1/toolchains" "$1/volumes" && probe=$(mktemp "$1/jobs/.farm.XXXXXX") || exit 9
+echo farm > "$probe" || { rm -f "$probe"; exit 9; }
+rm -f "$probe"
+df -Pk "$1" | awk 'NR == 2 { print $4 }'
+"""
 PUT = """
 set -e; umask 077; cd "$1"; handle=$2 image=$3; shift 3
 [ -d "toolchains/$image/root" ] || exit 44
@@ -224,7 +246,12 @@ class SlurmEngine:
         self._slurm = slurm
         self._cpus = slurm.cpus
         self._memory = int((slurm.memory_gb or 0) * 1e9)
-        self.poll_s = 0.5
+        self.poll_s = 5.0 if slurm.ssh else 1.0
+        self._queue = SlurmQueue(self._listing)
+        self._since: dict[str, float] = {}
+        self._unreported: dict[str, float] = {}
+        self._settled: dict[str, Observation] = {}
+        self._limit_lines: tuple[float, list[str]] = (float("-inf"), [])
         self._waiting: list[tuple[list[str], str, Future[None]]] = []
         self._sending = threading.Lock()
 
@@ -266,6 +293,11 @@ class SlurmEngine:
                 hint="partition, account, qos, constraint, gres, cpus, memory_gb: see `slurm:` in "
                 "ci/farm.yaml",
             )
+        for pattern, hint in FOLDER_ERRORS.items():
+            if re.search(pattern, text):
+                return InfrastructureError(
+                    f"the shared folder {self.folder} of {where} cannot be used: {text}", hint=hint
+                )
         return InfrastructureError(
             f"{where} does not answer: {text or f'exit code {code}'}", hint="try squeue there"
         )
@@ -320,12 +352,15 @@ class SlurmEngine:
     def submit(self, job: Job) -> str:
         handle = attempt_name(job)
         image = _file_name(job.image)
-        minutes = math.ceil(job.timeout_s / 60) + GRACE_MINUTES
+        card = (self._slurm.smoke or SlurmCard()) if job.gpus else self._slurm
+        needed = math.ceil(job.timeout_s / 60) + GRACE_MINUTES
+        limit = self._time_limit(card)
+        minutes = min(needed, limit.minutes) if limit else needed
         options = [
             f"--cpus-per-task={math.ceil(job.limits.cpus)}",
             f"--mem={math.ceil(job.limits.memory / 2**20)}M",
-            f"--time={min(minutes, self._slurm.minutes or minutes)}",
-            *sbatch_options((self._slurm.smoke or SlurmCard()) if job.gpus else self._slurm),
+            f"--time={minutes}",
+            *sbatch_options(card),
         ]
         found = self.image(job.image)
         try:
@@ -333,6 +368,9 @@ class SlurmEngine:
                 raise FileNotFoundError
             with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as inputs:
                 self._write(Path(folder), handle, job, found["environment"])
+                if limit and minutes < needed:
+                    text = f"{minutes} of {needed} minutes: the limit of {limit.source}"
+                    (Path(folder) / "limit").write_text(text, encoding="utf-8")
                 with storing("a job's inputs", Path(folder)):
                     transfer.pack({"": Path(folder), **job.inputs}, inputs)
                     inputs.seek(0)
@@ -342,9 +380,40 @@ class SlurmEngine:
                 f"no such image in the folder of the cluster: {job.image}",
                 hint="farm submit puts it there",
             ) from error
+        self._since[handle] = time.monotonic()
+        self._settled.pop(handle, None)
         if not there:
             self._send(handle, options)
+            self._since[handle] = time.monotonic()
         return handle
+
+    def _time_limit(self, card: SlurmCard) -> TimeLimit | None:
+        """The limit of the cluster for a job with these options, or that of ci/farm.yaml."""
+        asked, lines = self._limit_lines
+        if time.monotonic() - asked > LIMITS_S:
+            lines = self._run(LIMITS).decode("utf-8", "replace").splitlines()
+            self._limit_lines = (time.monotonic(), lines)
+        limit = time_limit(lines, card)
+        own = self._slurm.minutes
+        if own and (limit is None or own < limit.minutes):
+            return TimeLimit(own, "slurm.minutes")
+        return limit
+
+    def check_folder(self, needed: float) -> None:
+        """Try the shared folder: it can be written, and has so many bytes free.
+
+        Raises:
+            InfrastructureError: It cannot, or has not.
+        """
+        free_kib = self._run(CHECK_FOLDER, self.folder).decode().strip()
+        free = int(free_kib or 0) * 1024
+        if free < needed:
+            raise InfrastructureError(
+                f"the shared folder {self.folder} has {free / 1e9:.1f} GB free, and "
+                f"{needed / 1e9:.1f} are needed",
+                hint="make room there (`farm clean --dry-run` shows what can go), or name another "
+                "folder in slurm.folder",
+            )
 
     def _send(self, handle: str, options: list[str]) -> None:
         """Gives a job to Slurm, in one array with the others that wait for that and ask for the
@@ -424,24 +493,61 @@ class SlurmEngine:
 
     # --- watch
 
-    def _look(self, handle: str, since: int = 0, length: int = 0) -> tuple[Observation, bytes]:
-        """The state, and the log from byte `since` on; the state is the older of the two."""
-        for left in reversed(range(LOOKS)):
+    def _listing(self) -> list[str]:
+        """Slurm's answer about all jobs of the farm's; it is asked again while it is busy."""
+        for tries_left in reversed(range(LOOKS)):
             try:
-                answer = self._run(LOOK, self.folder, handle, str(since), str(length))
-                break
+                return self._run(LISTING).decode("utf-8", "replace").splitlines()
             except InfrastructureError:
-                if not left:
+                if not tries_left:
                     raise
                 time.sleep(LOOK_PAUSE_S)
+        raise AssertionError("unreachable")
+
+    def _look(
+        self, handle: str, since: int = 0, length: int = 0, *, urgent: bool = False
+    ) -> tuple[Observation, bytes]:
+        """The state, and the log from byte `since` on; the state is the older of the two."""
+        first_seen = self._since.setdefault(handle, time.monotonic())
+        answer = self._run(LOOK, self.folder, handle, str(since), str(length))
         if not answer:
             return Observation("lost", why="there is no folder of the job"), b""
-        listed, ended, refused, cancelled, log = answer.split(b"\n", 4)
-        texts = [
-            plain(each.decode("utf-8", "replace")).strip()
-            for each in (listed, ended, refused, cancelled)
-        ]
-        return observation(*texts), log
+        *fields, log = answer.split(b"\n", 6)
+        task, ended, refused, cancelled, limit, begun = (
+            plain(field.decode("utf-8", "replace")).strip() for field in fields
+        )
+        if handle in self._settled:
+            return self._settled[handle], log
+        name, _, index = task.partition(" ")
+        row = self._queue.row(JobKey(name, index), first_seen, urgent=urgent) if name else ""
+        if row is None:
+            return _before_the_first_listing(ended, begun), log
+        observed = observation(row, ended, refused, cancelled)
+        observed = self._settle(handle, row, ended, observed)
+        if observed.cause is Cause.TIME_LIMIT and limit:
+            observed = replace(observed, cause=Cause.SITE_LIMIT, why=limit)
+        elif observed.state == "queued" and limit:
+            observed = replace(observed, why=f"{observed.why} ({limit})")
+        return observed, log
+
+    def _settle(self, handle: str, row: str, ended: str, observed: Observation) -> Observation:
+        """Say of a job that ended a while ago without a report that it is lost, and what is known."""
+        number, state, _, reason = (row.split("|", 3) + [""] * 4)[:4]
+        if observed.state != "running" or state not in WITHOUT_REPORT or read_report(ended):
+            self._unreported.pop(handle, None)
+            return observed
+        first = self._unreported.setdefault(handle, time.monotonic())
+        if time.monotonic() - first < REPORT_S:
+            return observed
+        answer = self._run(SETTLE, self.folder, handle, number).decode("utf-8", "replace")
+        code, free_kib, output = (answer.split("\n", 2) + [""] * 3)[:3]
+        text = f"Slurm says {state} ({reason}, exit code {code or '?'}), and it left no report"
+        if plain(output).strip():
+            text += f"; its output ends: {' '.join(plain(output).split())[-MAX_TAIL:]}"
+        if free_kib.isdigit():
+            text += f"; {self.folder} has {int(free_kib) * 1024 / 1e9:.1f} GB free"
+        self._settled[handle] = Observation("lost", why=text)
+        return self._settled[handle]
 
     def observe(self, handle: str) -> Observation:
         return self._look(handle)[0]
@@ -458,7 +564,7 @@ class SlurmEngine:
                 return
             else:
                 time.sleep(pause)
-                pause = min(pause * 1.5, 3.0)
+                pause = min(pause * 1.5, self.poll_s)
 
     # --- end
 
@@ -468,9 +574,9 @@ class SlurmEngine:
             return
         self._run(CANCEL, self.folder, handle)
         while time.monotonic() < deadline:
-            if self.observe(handle).state in FINAL:
+            if self._look(handle, urgent=True)[0].state in FINAL:
                 return
-            time.sleep(0.3)
+            time.sleep(0.5)
         raise InfrastructureError(
             f"job {handle} does not end within {CANCEL_S} s", hint="squeue, on the login node"
         )
@@ -507,6 +613,8 @@ class SlurmEngine:
     def release(self, handle: str) -> None:
         self.cancel(handle)
         self._run(RELEASE, self.folder, handle)
+        for by_handle in (self._since, self._unreported, self._settled):
+            by_handle.pop(handle, None)
 
     def discard(self, volume: str) -> None:
         self._run(DISCARD, self.folder, _file_name(volume))
@@ -531,63 +639,6 @@ def sbatch_options(card: SlurmCard) -> list[str]:
     """Options of `sbatch` beside a job's limits."""
     named = {name: getattr(card, name) for name in SlurmCard.model_fields}
     return [f"--{name}={value}" for name, value in named.items() if value]
-
-
-def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observation:
-    """State of a job by its line of squeue and its own files.
-
-    `listed`: `number|STATE|nodes|reason`, empty where Slurm has forgotten it, as after minutes;
-    `ended`: the supervisor's exit.json, written by the job, so not trusted; `refused`: why its node
-    let it not enter the toolchain; `cancelled`: not empty where this engine asked for the end.
-    """
-    number, state, nodes, reason = (listed.split("|", 3) + [""] * 4)[:4]
-    if state in ENDS:
-        end = ENDS[state]
-        return replace(end, why=f"{end.why}: {nodes}" if end.state == "lost" and nodes else end.why)
-    if state in WAITING:
-        return Observation("queued", why=f"in Slurm's queue, job {number}: {reason}")
-    if state == "CONFIGURING":
-        return Observation("starting", why=f"Slurm prepares {nodes}")
-    active = bool(state) and state not in ("COMPLETED", "FAILED")
-    report = _report(ended)
-    if report and not state and cancelled and report.exit_code:
-        return Observation("cancelled", why="cancelled")
-    # Slurm ends a job by SIGTERM, to the command as to its supervisor: only Slurm knows why, and
-    # says so at the end.
-    if report and not (active and report.exit_code):
-        return report
-    if refused and not active:
-        text = f"node {nodes or '?'} lets no job enter a toolchain: {refused}"
-        return Observation("done", why=text, exit_code=REFUSED, cause=Cause.NOT_STARTED)
-    if active:
-        return Observation("running")
-    if state:
-        # On a network file system the report may be seen later than the end.
-        return Observation("running", why=f"Slurm says {state}; waiting for the job's own report")
-    if cancelled:
-        return Observation("cancelled", why="cancelled")
-    return Observation("lost", why="Slurm does not know the job any more, and it left no report")
-
-
-def _report(text: str) -> Observation | None:
-    """Result that the supervisor wrote; None where it wrote nothing, or a job something else in its
-    place.
-    """
-    try:
-        data = json.loads(text)
-        code = data["code"]
-        cause = Cause[data["cause"]] if data["cause"] else None
-        if data["detail"] is None:
-            detail = None
-        else:
-            detail = plain(str(data["detail"]))[:200]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    if type(code) is not int or not 0 <= code <= 255:
-        return None
-    return Observation(
-        "cancelled" if cause is Cause.CANCELLED else "done", why=detail, exit_code=code, cause=cause
-    )
 
 
 def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
@@ -628,6 +679,16 @@ def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
     return SCRIPT.format(
         driver=DRIVER if card else "", **{name: shlex.join(words) for name, words in ways.items()}
     )
+
+
+def _before_the_first_listing(ended: str, begun: str) -> Observation:
+    """The state of a job about which Slurm was not asked yet, by its files."""
+    report = read_report(ended)
+    if report and report.exit_code == 0:
+        return report
+    if begun:
+        return Observation("running")
+    return Observation("queued", why="submitted to Slurm")
 
 
 def _chunks(first: bytes, stream: IO[bytes]) -> Iterator[bytes]:

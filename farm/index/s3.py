@@ -16,7 +16,9 @@ import http.client
 import io
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -28,22 +30,25 @@ import boto3
 from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
 from botocore import exceptions as aws
+from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from urllib3.exceptions import HTTPError
+from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from farm.base.errors import FarmError, InfrastructureError, UsageError
 from farm.base.hashes import sha256_and_size
-from farm.base.temporary import temporary_folder
+from farm.index.budget import Budget
 from farm.index.layout import from_folder, to_folder
 from farm.index.stores import (
+    CHUNK,
     MAX_GET,
     Progress,
     Stat,
     Stored,
     check_discardable,
     check_key,
-    file_chunks,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +57,11 @@ if TYPE_CHECKING:
 TRIES = 8
 MAX_PUT = 64 * 1024**2
 """Bytes in one PutObject; larger files go in parts, each of which is sent again alone."""
+PART = 8 * 1024**2
+PARTS_AT_ONCE = 4
+"""An object of any size is read in parts of so many bytes, so many at a time."""
+MAX_LISTINGS = 100_000
+"""Pages of a listing, of 1,000 keys each."""
 SHA256 = "sha256"  # our user metadata: x-amz-meta-sha256
 _PARTS = TransferConfig(multipart_threshold=MAX_PUT, multipart_chunksize=MAX_PUT, max_concurrency=4)
 _CONFIG = Config(
@@ -136,6 +146,54 @@ _RIGHTS |= dict.fromkeys(
 _T = TypeVar("_T")
 
 
+class _Body(io.BytesIO):
+    """The bytes of an answer, with the methods of urllib3 that botocore calls."""
+
+    def stream(self, *_: object, **__: object) -> Iterator[bytes]:
+        yield self.read()
+
+
+class _BoundedSession:
+    """Reads each answer within a budget; botocore itself reads listings of any length."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def send(self, request: Any) -> AWSResponse:
+        request.stream_output = True
+        response = self.session.send(request)
+        url = request.url.split("?")[0]
+        length = response.headers.get("content-length")
+        if length is not None and not re.fullmatch(r"[0-9]{1,18}", length):
+            response.raw.close()
+            raise InfrastructureError(
+                f"{url}: no S3 store answers there (Content-Length: {length:.40})", hint=_ADDRESS
+            )
+        data = io.BytesIO()
+        spent = Budget(url, MAX_GET)
+        try:
+            with contextlib.closing(response.raw):
+                while chunk := response.raw.read1(CHUNK):
+                    spent.spend(len(chunk))
+                    data.write(chunk)
+        except Urllib3TimeoutError as error:
+            raise aws.ReadTimeoutError(endpoint_url=url, error=error) from error
+        except (HTTPError, OSError) as error:
+            raise aws.ConnectionClosedError(error=error, endpoint_url=url) from error
+        return AWSResponse(
+            response.url, response.status_code, response.headers, _Body(data.getvalue())
+        )
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def _bound_answers(client: Any) -> None:
+    # botocore has no public place for this; its own tests replace the session here too.
+    endpoint = client._endpoint
+    endpoint.http_session = _BoundedSession(endpoint.http_session)
+
+
 class S3Store:
     """Objects below `prefix` in `bucket`, which must exist.
 
@@ -166,6 +224,7 @@ class S3Store:
                 "region_name": region or session.region_name or "us-east-1",
             }
             self.client: S3Client = session.client("s3", **where, config=_CONFIG)
+            _bound_answers(self.client)
             self.patient: S3Client = session.client("s3", **where, config=_CONFIG.merge(_PATIENT))
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"no client for s3://{bucket}: {error}") from error
@@ -180,13 +239,7 @@ class S3Store:
     def get(self, key: str) -> Stored | None:
         def once() -> Stored:
             answer = self.client.get_object(Bucket=self.bucket, Key=self.full(key))
-            with contextlib.closing(answer["Body"]) as body:
-                # Before reading: the object may be anything that somebody put into the bucket.
-                if answer["ContentLength"] > MAX_GET:
-                    raise InfrastructureError(
-                        f"{self.url(key)} is over {MAX_GET} bytes: no page or record"
-                    )
-                return Stored(body.read(), answer["ETag"])
+            return Stored(answer["Body"].read(), answer["ETag"])
 
         return self._if_there(key, once)
 
@@ -194,7 +247,15 @@ class S3Store:
         answer = self._head(key)
         if answer is None:
             return None
-        return Stat(answer["ContentLength"], answer["Metadata"].get(SHA256))
+        return Stat(self._length(key, answer), answer["Metadata"].get(SHA256))
+
+    def _length(self, key: str, answer: Mapping[str, Any]) -> int:
+        if "ContentLength" not in answer:
+            raise InfrastructureError(
+                f"{self.url(key)}: the store does not say how long it is (Content-Length)",
+                hint=_ADDRESS,
+            )
+        return int(answer["ContentLength"])
 
     def _head(self, key: str) -> Mapping[str, Any] | None:
         return self._if_there(
@@ -213,13 +274,35 @@ class S3Store:
         return self.again(key, once)
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        # A file: a transfer that is cut off goes on where it ended.
-        with temporary_folder("farm-get-") as folder:
-            with self.failures(key):
-                self.patient.download_file(
-                    self.bucket, self.full(key), str(folder / "object"), Config=_PARTS
-                )
-            yield from file_chunks(folder / "object")
+        head = self._head(key)
+        if head is None:
+            raise InfrastructureError(f"{self.url(key)} is not there")
+        size = self._length(key, head)
+        starts = deque(range(0, size, PART))
+        parts = deque[Future[bytes]]()
+        with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
+            while starts or parts:
+                while starts and len(parts) < PARTS_AT_ONCE:
+                    start = starts.popleft()
+                    parts.append(pool.submit(self._part, key, start, min(start + PART, size)))
+                yield parts.popleft().result()
+
+    def _part(self, key: str, start: int, end: int) -> bytes:
+        """The bytes from `start` up to `end`; a read that is cut off is repeated."""
+
+        def once() -> bytes:
+            answer = self.client.get_object(
+                Bucket=self.bucket, Key=self.full(key), Range=f"bytes={start}-{end - 1}"
+            )
+            return answer["Body"].read()
+
+        data = self.again(key, once)
+        if len(data) != end - start:
+            raise InfrastructureError(
+                f"{self.url(key)}: {len(data)} bytes instead of {end - start} (Range)",
+                hint="a proxy before the store may cut answers, or the object changed",
+            )
+        return data
 
     def create(
         self,
@@ -272,13 +355,22 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[str]:
         options: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
+        tokens = set[str]()
         while True:
             page = self.again(prefix, lambda: self.client.list_objects_v2(**options))
             for entry in page.get("Contents", []):
                 yield from_folder(entry["Key"].removeprefix(self.prefix))
             if not page.get("IsTruncated"):
                 return
-            options["ContinuationToken"] = page["NextContinuationToken"]
+            token = page.get("NextContinuationToken", "")
+            if not token or token in tokens or len(tokens) >= MAX_LISTINGS:
+                raise InfrastructureError(
+                    f"{self.url(prefix)}: the store's listing does not end "
+                    f"({len(tokens) + 1} pages, and more with a token of before)",
+                    hint=_ADDRESS,
+                )
+            tokens.add(token)
+            options["ContinuationToken"] = token
 
     def clock(self) -> datetime | None:
         """The `Date` of an answer."""

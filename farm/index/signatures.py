@@ -21,12 +21,13 @@ all of them where the store can be listed; over http, those of every name that t
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
@@ -35,14 +36,17 @@ from tuf.api.exceptions import (
     BadVersionNumberError,
     DownloadError,
     DownloadHTTPError,
+    DownloadLengthMismatchError,
     ExpiredMetadataError,
     RepositoryError,
+    UnsignedMetadataError,
 )
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.api.serialization import DeserializationError
 from tuf.ngclient import FetcherInterface, Updater
 
 from farm.base.errors import (
+    FarmError,
     InfrastructureError,
     PublishRefusedError,
     UsageError,
@@ -62,12 +66,14 @@ from farm.index.layout import (
     record_key,
     wheel_key,
 )
-from farm.index.pages import parse_catalogue, parse_page
+from farm.index.pages import JSON, parse_catalogue, parse_page
 from farm.index.publish import check_store
-from farm.index.reader import Reader
+from farm.index.reader import ACCEPT_BROWSER, ACCEPT_PIP, HttpReader, Reader
 from farm.index.records import READERS, ForeignObjectError, foreign
 from farm.index.stores import SCRATCH, Store, Stored
 
+MAX_ROOTS = 256
+"""As many rotations as TUF's client follows."""
 DAYS = 30
 ROOT_DAYS = 365
 """How long a signature counts, and a root."""
@@ -129,13 +135,37 @@ def root_key(number: int) -> str:
 
 
 def newest_root(store: Store) -> Metadata[Root] | None:
-    """The newest root that is there; None for none. Not verified: for the owner of the index."""
-    found = None
-    for number in range(1, 256):  # as many rotations as TUF's client follows
-        if (stored := store.get(root_key(number))) is None:
+    """The newest root that the first one leads to; None if there is no root.
+
+    Raises:
+        VerificationFailedError: A root is not signed by the root key of the one before, so no user
+            would follow it.
+    """
+    newest: Metadata[Root] | None = None
+    for number in range(1, MAX_ROOTS):
+        key = root_key(number)
+        stored = store.get(key)
+        if stored is None:
             break
-        found = _role(stored, root_key(number))
-    return found
+        root: Metadata[Root] = _role(stored, key)
+        _check_root(store.url(key), number, root, newest or root)
+        newest = root
+    return newest
+
+
+def _check_root(url: str, number: int, root: Metadata[Root], before: Metadata[Root]) -> None:
+    """VerificationFailedError unless `root` is signed by its own root key and the one before."""
+    try:
+        before.verify_delegate(Root.type, root)
+        root.verify_delegate(Root.type, root)
+        if root.signed.version != number:
+            raise ValueError(f"its version is {root.signed.version}")
+    except (UnsignedMetadataError, ValueError) as error:
+        raise VerificationFailedError(
+            f"{url} is not signed by the root key: {error}",
+            hint="somebody else wrote it: find out who may write to the store, delete it, and "
+            "compare the wheels with your own runs before you sign",
+        ) from error
 
 
 def set_keys(
@@ -228,7 +258,11 @@ def time_of(signed: Timestamp | Targets) -> datetime:
 
 def expiring(store: Store, now: datetime) -> Iterator[tuple[str, str, bool]]:
     """Signatures that end soon: key, what to do, and whether they have ended."""
-    root = newest_root(store)
+    try:
+        root = newest_root(store)
+    except VerificationFailedError as error:
+        yield "tuf/", str(error), True
+        return
     stored = store.get(TIMESTAMP)
     ends: list[tuple[str, Metadata[Any], timedelta, str]] = []
     if root is not None:
@@ -366,53 +400,101 @@ def verify_index(
         targets = _newest(reader, root, folder)
     signed = time_of(targets)
     problems = list[str]()
-    pages = {
-        key: target.hashes["sha256"] for key, target in targets.targets.items() if is_page(key)
-    }
-    others = {
-        key: target.hashes["sha256"] for key, target in targets.targets.items() if not is_page(key)
-    }
+    signed_pages = {key: target for key, target in targets.targets.items() if is_page(key)}
+    signed_files = {key: target for key, target in targets.targets.items() if not is_page(key)}
     data: dict[str, bytes] = {}
     with ThreadPoolExecutor(READERS) as pool:
-        for key, found in zip(pages, pool.map(reader.get, pages), strict=True):
-            if found is None:
+        for key, page in zip(signed_pages, pool.map(reader.get, signed_pages), strict=True):
+            if page is None:
                 problems.append(f"{key}: is signed, and is not there")
-            elif hashlib.sha256(found).hexdigest() != pages[key]:
+            elif hashlib.sha256(page).hexdigest() != signed_pages[key].hashes["sha256"]:
                 problems.append(
                     f"{key}: not as it was signed on {signed:%Y-%m-%d %H:%M} UTC; either its "
                     "owner changed it and has "
                     "not signed since, or signed by someone else"
                 )
             else:
-                data[key] = found
-        candidates = sorted(_candidates(reader, data) - pages.keys())
-        for key, found in zip(candidates, pool.map(reader.get, candidates), strict=True):
-            if found is not None:
+                data[key] = page
+        candidates = sorted(_candidates(reader, data) - signed_pages.keys())
+        for key, page in zip(candidates, pool.map(reader.get, candidates), strict=True):
+            if page is not None:
                 problems.append(f"{key}: no signature covers this page")
+        if isinstance(reader, HttpReader):
+            asked = installer_pages(data)  # what differs is named above
+            for lines in pool.map(lambda key: _seen_by_clients(reader, key, signed_pages), asked):
+                problems += lines
         if wheels:
-            promised = {**others, **_beside(data)}
-            for key, digest in zip(promised, pool.map(reader.digest, promised), strict=True):
-                if digest != promised[key]:
-                    what = "is not there" if digest is None else "has other bytes than signed"
-                    problems.append(f"{key}: {what}")
-    return Verified(signed.isoformat(), len(pages), len(others), tuple(problems))
+            files = _promised_files(signed_files, data)
+            digests = pool.map(lambda key: reader.digest(key, files[key].size), files)
+            for key, digest in zip(files, digests, strict=True):
+                if digest is None:
+                    problems.append(f"{key}: is not there")
+                elif digest != files[key].sha256:
+                    problems.append(f"{key}: has other bytes than signed")
+    return Verified(signed.isoformat(), len(signed_pages), len(signed_files), tuple(problems))
+
+
+def installer_pages(keys: Iterable[str]) -> list[str]:
+    """The HTML pages that installers ask for by their folder."""
+    return [
+        key
+        for key in keys
+        if key.startswith("whl/") and "/simple/" in key and key.endswith("/index.html")
+    ]
+
+
+def _seen_by_clients(reader: HttpReader, key: str, signed: Mapping[str, TargetFile]) -> list[str]:
+    """What pip and browsers get from the folder of a page, if it is not as it was signed.
+
+    They do not ask for index.html: a cache or server may answer the folder with something else.
+    """
+    folder = key.removesuffix("index.html")
+    group, project = key.split("/")[1], key.split("/")[3:-1]
+    json_page = "/".join(["whl", group, "v1-json", *project, "index.json"])
+    problems = []
+    for client, accept in (("pip", ACCEPT_PIP), ("a browser", ACCEPT_BROWSER)):
+        try:
+            answer = reader.ask(quote(folder), {"Accept": accept})
+        except InfrastructureError as error:
+            problems.append(f"{folder}, as {client} asks for it: {error}")
+            continue
+        expected = signed.get(json_page if answer.media_type == JSON else key)
+        what = ""
+        if answer.status != 200:
+            what = f"HTTP {answer.status}"
+        elif expected is None:
+            what = "no signature covers this page"
+        elif hashlib.sha256(answer.data).hexdigest() != expected.hashes["sha256"]:
+            what = "not as it was signed: a cache or server shows something else than the index"
+        if what:
+            problems.append(f"{folder}, as {client} asks for it: {what}")
+    return problems
 
 
 def _newest(reader: Reader, root: bytes, folder: Path) -> Targets:
     """The newest targets, as TUF's client gives them."""
+    fetcher = _Fetcher(reader)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        Updater(str(folder), f"{_BASE}tuf/", fetcher=_Fetcher(reader), bootstrap=root).refresh()
+        Updater(str(folder), f"{_BASE}tuf/", fetcher=fetcher, bootstrap=root).refresh()
         return Metadata[Targets].from_file(str(folder / "targets.json")).signed
     except OSError as error:
         raise UsageError(
             f"cannot keep records in {folder}: {error}", hint="XDG_STATE_HOME names another"
         ) from error
     except (RepositoryError, DownloadError, ValueError) as error:
+        if isinstance(error.__cause__, FarmError):  # the server's failure, with its address
+            raise error.__cause__ from error
+        where = reader.url(fetcher.key or root_key(1))
+        if isinstance(error, DownloadLengthMismatchError):
+            raise VerificationFailedError(
+                f"{where}: longer than TUF's client reads: {error}",
+                hint="the index's owner signed too much, or a server sends something else",
+            ) from error
         if isinstance(error, DownloadError) and not isinstance(error, DownloadHTTPError):
-            raise InfrastructureError(str(error), hint="run it again") from error
+            raise InfrastructureError(f"{where}: {error}", hint="run it again") from error
         why, hint = next(words for kind, words in _WORDS.items() if isinstance(error, kind))
-        raise VerificationFailedError(f"{why}: {error}", hint=hint) from error
+        raise VerificationFailedError(f"{where}: {why}: {error}", hint=hint) from error
 
 
 _WORDS: dict[type[Exception], tuple[str, str]] = {
@@ -437,15 +519,18 @@ _WORDS: dict[type[Exception], tuple[str, str]] = {
 
 
 class _Fetcher(FetcherInterface):
-    """Gives TUF's client the files below `tuf/`, from wherever the index is."""
+    """Gives TUF's client the files below `tuf/`, wherever the index is; `key`: the last one."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
+        self.key = ""
 
     def _fetch(self, url: str) -> Iterator[bytes]:
-        data = self.reader.get(url.removeprefix(_BASE))
+        key = url.removeprefix(_BASE)
+        data = self.reader.get(key)
         if data is None:
-            raise DownloadHTTPError(f"{url.removeprefix(_BASE)} is not there", 404)
+            raise DownloadHTTPError(f"{key} is not there", 404)
+        self.key = key
         return iter((data,))
 
 
@@ -466,17 +551,27 @@ def _candidates(reader: Reader, data: dict[str, bytes]) -> set[str]:
     return {HOME, GROUPS, CATALOGUE} | pages
 
 
-def _beside(data: dict[str, bytes]) -> dict[str, str]:
-    """The `.metadata` and records of the wheels on signed pages, with their hashes."""
-    files = [
-        file
-        for key, page in data.items()
-        if json_page_of(key)
-        for file in parse_page(page, key).files
-    ]
-    metadata = {
-        metadata_key(each.filename): each.core_metadata.sha256
-        for each in files
-        if each.core_metadata
+class PromisedFile(NamedTuple):
+    """What signatures and signed pages say of a file; the size is None if they do not say it."""
+
+    sha256: str
+    size: int | None
+
+
+def _promised_files(
+    signed_files: Mapping[str, TargetFile], pages: Mapping[str, bytes]
+) -> dict[str, PromisedFile]:
+    """The signed wheels, and the `.metadata` and records of the wheels on signed pages."""
+    files = {
+        key: PromisedFile(target.hashes["sha256"], target.length)
+        for key, target in signed_files.items()
     }
-    return metadata | {record_key(each.filename): each.record for each in files if each.record}
+    for key, data in pages.items():
+        if not json_page_of(key):
+            continue
+        for file in parse_page(data, key).files:
+            if file.core_metadata is not None:
+                files[metadata_key(file.filename)] = PromisedFile(file.core_metadata.sha256, None)
+            if file.record is not None:
+                files[record_key(file.filename)] = PromisedFile(file.record, None)
+    return files

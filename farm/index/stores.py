@@ -148,6 +148,29 @@ def stored_sha256(store: Store, key: str, stat: Stat) -> str:
     return digest.hexdigest()
 
 
+def object_sha256(store: Store, key: str, limit: int | None = None) -> str | None:
+    """The sha256 of the bytes that a client would get; None if there is no object.
+
+    Args:
+        store: The store.
+        key: Which object.
+        limit: Reading ends once there are this many bytes.
+    """
+    digest = hashlib.sha256()
+    done = 0
+    try:
+        for chunk in store.chunks(key):
+            digest.update(chunk)
+            done += len(chunk)
+            if limit is not None and done >= limit:
+                break
+    except InfrastructureError:
+        if store.stat(key) is None:
+            return None
+        raise
+    return digest.hexdigest()
+
+
 class Prediction(NamedTuple):
     """A guess of the current object, which saves reading it; `None`: nothing is there. A wrong one
     costs a request.

@@ -7,8 +7,6 @@ published wheel installs here: the pip line is resolved against the index before
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from packaging.utils import parse_wheel_filename
@@ -16,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 from farm import catalog
 from farm.base.errors import FarmError
 from farm.base.requirement import serves
-from farm.base.yamlfile import Model, load
+from farm.base.yamlfile import Model
 from farm.catalog import gpus
 from farm.catalog.gpus import sass_runs
 from farm.index.layout import json_key, without_rebuild
@@ -30,20 +28,6 @@ from farm.plan.variant import Variant, sm_number
 from farm.platforms.facts import PLATFORMS, of_tag
 
 
-class Levels(Model):
-    """`levels.yaml`: what each CPU level needs, by machine and best first."""
-
-    levels: dict[str, dict[str, list[str]]]
-    source: str
-    macos_min: str
-    macos_source: str
-
-
-@cache
-def levels() -> Levels:
-    return load(Path(__file__).with_name("levels.yaml"), Levels)
-
-
 def cpu_levels(cpu: Cpu, system: str) -> list[str]:
     """The levels of `farm/catalog/cpus.yaml` that the CPU has and that are built on this system,
     best first.
@@ -52,7 +36,7 @@ def cpu_levels(cpu: Cpu, system: str) -> list[str]:
     if platform is None or cpu.machine not in platform.built_on:
         return []
     has = set(cpu.features)
-    known = levels().levels[cpu.machine]
+    known = catalog.cpu_features().levels[cpu.machine]
     return [level for level, needs in known.items() if has.issuperset(needs)]
 
 
@@ -214,11 +198,11 @@ def machine_warnings(readings: Readings) -> Iterator[str]:
     if platform and not platform.cuda:
         version = readings.os.version
         if NUMBERS.fullmatch(version) and catalog.number(version) < catalog.number(
-            levels().macos_min
+            catalog.cpu_features().macos_min
         ):
             yield (
                 f"macOS {readings.os.version} is too old for PyTorch on Metal: it needs "
-                f"{levels().macos_min} or newer"
+                f"{catalog.cpu_features().macos_min} or newer"
             )
 
 
@@ -380,7 +364,7 @@ def _cpus(readings: Readings, warnings: list[str]) -> Iterator[AxisChoice]:
     cpu = readings.cpu
     known = cpu_levels(cpu, readings.os.system)
     for level in known:
-        needs = levels().levels[cpu.machine][level]
+        needs = catalog.cpu_features().levels[cpu.machine][level]
         yield AxisChoice(
             level, f"the CPU has {', '.join(needs)}: {level}" if needs else f"the CPU is {level}"
         )
@@ -397,8 +381,8 @@ def _why_nothing(readings: Readings) -> str:
     platform = readings.os.platform
     if platform and platform.cuda and cpu.machine == "x86_64" and not cpu.features:
         return "the CPU's features could not be read"
-    if platform and platform.in_images and cpu.machine in levels().levels:
-        lowest, needs = list(levels().levels[cpu.machine].items())[-1]
+    if platform and platform.in_images and cpu.machine in catalog.cpu_features().levels:
+        lowest, needs = list(catalog.cpu_features().levels[cpu.machine].items())[-1]
         return (
             f"the CPU lacks {', '.join(sorted(set(needs) - set(cpu.features)))}, which "
             f"{lowest} needs"

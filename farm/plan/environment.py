@@ -391,29 +391,48 @@ def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) ->
     return text
 
 
-def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
-    """The variables of the build, with `values` for their placeholders; an option's origin says
-    what it replaces.
+COMPILER_FLAGS = ("CFLAGS", "CXXFLAGS")
+"""The variables with the variant's own flags, such as -mavx2: they are added to, never replaced."""
 
-    A later one wins: the platform's compilers, the recipe, the GPU's architectures, the switches,
-    the options.
+
+def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
+    """The variables of the build, each with its origin.
+
+    A later one replaces an earlier one, or is appended where it holds compiler flags: the
+    platform's compilers, the recipe, the GPU's architectures, the switches, the options.
+
+    Args:
+        candidate: The build.
+        values: What stands for the placeholders of the recipe.
+
+    Raises:
+        UsageError: A placeholder of the recipe is unknown.
     """
-    found: dict[str, Choice] = {}
+    variables: dict[str, Choice] = {}
     file = folder(candidate.pins.recipe) / "recipe.yaml"
-    for origin, variables in _sources(candidate).items():
-        for name, text in variables.items():
+    for origin, texts in _sources(candidate).items():
+        for name, text in texts.items():
             keys = [key for key in ("env_cuda", "env") if name in getattr(candidate.recipe, key)]
-            found[name] = Choice(filled(text, values, file, *keys[:1], name), origin)
+            filled_in = filled(text, values, file, *keys[:1], name)
+            variables[name] = _combined(name, variables.get(name), filled_in, origin)
     for option in OPTIONS.values():
         choice = candidate.chosen[option.name]
         for name, text in option.environment(choice.value).items():
-            before = found.get(name)
-            if before and before.value != text:
-                instead = f", in place of {before.value!r} of {before.origin}"
-            else:
-                instead = ""
-            found[name] = Choice(text, choice.origin + instead)
-    return found
+            before = variables.get(name)
+            origin = choice.origin
+            if before and before.value != text and name not in COMPILER_FLAGS:
+                origin += f", in place of {before.value!r} of {before.origin}"
+            variables[name] = _combined(name, before, text, origin)
+    return variables
+
+
+def _combined(name: str, before: Choice | None, text: str, origin: str) -> Choice:
+    """A variable that is set again: replaced, or appended to where it holds compiler flags."""
+    if before is None or name not in COMPILER_FLAGS:
+        return Choice(text, origin)
+    if text == before.value:
+        return before
+    return Choice(f"{before.value} {text}", f"{before.origin}, with {text!r} of {origin}")
 
 
 def _sources(candidate: Candidate) -> Variables:

@@ -27,6 +27,8 @@ ADVICE = {
     Cause.OUT_OF_MEMORY: "raise memory_per_job_gb in the recipe so that fewer compilers run at once, or "
     "memory_gb of the runner in ci/runners.yaml",
     Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build continues with what is compiled",
+    Cause.SITE_LIMIT: "the recipe allows more: name a partition or QOS with a longer limit in `slurm:`, or "
+    "raise slurm.minutes; `farm retry` continues with what is compiled",
 }
 """Hints for an end that the engine itself explains."""
 NOTED = ("+ ", "farm: step", "farm: waits")
@@ -55,6 +57,15 @@ def cache_volume(plan: Plan, project: str) -> str | None:
     return None
 
 
+def container_cache(plan: Plan, project: str) -> dict[str, str]:
+    """Folders of a container that outlive it where the build tree does not, and their volumes."""
+    begin = f"{CACHES}{project}-{plan.package}"
+    return {
+        folder: f"{begin}-{folder.rpartition('/')[2]}"
+        for folder in platform(plan.platform).cache_folders
+    }
+
+
 def kept(plan: Plan, project: str) -> dict[str, str]:
     """Folders that outlive an attempt, and their volumes: the plan's own build tree, the package's
     compiler cache.
@@ -81,13 +92,19 @@ def make_job(
     """
     system = platform(plan.platform)
     output = system.host_output(plan)
+    limit_s = plan.timeout_minutes * 60
     own = {name: os.environ[name] for name in system.variables if name in os.environ}
+    if image:
+        command = system.container_command(output, limit_s)
+        own |= system.container_variables
+    else:
+        command = system.host_command(output)
     # So many compilers at a time that each has its memory, and not more than there are cores.
     by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
     return Job(
         name=f"{plan.package}-{plan.variant}",
         image=image,
-        command=system.host_command(output),
+        command=command,
         inputs=inputs,
         output=output,
         environment={
@@ -96,7 +113,7 @@ def make_job(
             **own,
         },
         limits=capacity,
-        timeout_s=plan.timeout_minutes * 60,
+        timeout_s=limit_s,
         labels=labels,
         volumes=volumes or {},
         platform=plan.platform,

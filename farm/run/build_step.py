@@ -22,7 +22,16 @@ from farm.engines.base import FINAL, Cause, Engine, Observation, State
 from farm.engines.transfer import LocalDiskError
 from farm.platforms.base import platform
 from farm.run import bundle
-from farm.run.build_job import cache_volume, follow, judge, kept, make_job, the_wheel, tree_volume
+from farm.run.build_job import (
+    cache_volume,
+    container_cache,
+    follow,
+    judge,
+    kept,
+    make_job,
+    the_wheel,
+    tree_volume,
+)
 from farm.run.inputs import fetch_all, gathered
 from farm.run.journal import Attempt, EventKind, Job, Result
 from farm.run.resume import BuildState, Stage
@@ -41,6 +50,11 @@ class EngineUnreachableError(StillRunningError):
     """The engine of a build does not answer."""
 
 
+class SiteLimitError(InfrastructureError):
+    """The site's time limit ended a build that had made progress: another attempt goes on."""
+
+
+MAX_CONTINUED = 24  # a build of a day in a partition of an hour
 TRY_AGAIN = "run the same command again: it continues if the build is still there"
 
 
@@ -71,11 +85,28 @@ class BuildStep:
             self._join_pieces(run.pieces)
         elif state.stage is Stage.FAILED:
             self._raise_failure(state)
-        elif state.stage is Stage.RUNNING and self._still_there(state):
-            self._resume(state)
         else:
-            self._build(run.build_state())
+            self._resume_or_build(state)
         return run.build_dir
+
+    def _resume_or_build(self, state: BuildState) -> None:
+        """Go on with the attempt that an engine has, else begin one.
+
+        A build that a limit of the site ended is begun again, from what was compiled, as long as
+        each attempt makes progress.
+        """
+        for tries_left in reversed(range(MAX_CONTINUED)):
+            try:
+                if state.stage is Stage.RUNNING and self._still_there(state):
+                    self._resume(state)
+                else:
+                    self._build(self.context.build_state())
+                return
+            except SiteLimitError as error:
+                if not tries_left:
+                    raise
+                self.context.workspace.watcher.note(f"{error}; it goes on in another job")
+                state = self.context.build_state()
 
     @property
     def _job(self) -> Job:
@@ -278,16 +309,24 @@ class BuildStep:
                 "farm.attempt": str(attempt.id),
             }
             keeps = engine.traits.keeps_volumes and not platform(plan.platform).self_contained
+            cache = None
+            if keeps:
+                volumes = kept(plan, run.workspace.id)
+                cache = cache_volume(plan, run.workspace.id)
+            elif engine.traits.keeps_volumes and engine.traits.in_container:
+                volumes = container_cache(plan, run.workspace.id)
+                cache = next(iter(volumes.values()), None)
+            else:
+                volumes = {}
             job = make_job(
                 plan,
                 image=image,
                 inputs=inputs.folders,
                 capacity=capacity,
                 labels=labels,
-                volumes=kept(plan, run.workspace.id) if keeps else {},
+                volumes=volumes,
                 holder=f"run {run.run.id}, log: {run.folder / 'build.log'}" if keeps else "",
             )
-            cache = cache_volume(plan, run.workspace.id) if keeps else None
             # Before the submit: a later controller that goes on with the job cannot find out what
             # it was given.
             run.journal.event(
@@ -340,7 +379,13 @@ class BuildStep:
 
         The job is released unless it is kept for the next try.
         """
-        observed = self._follow(engine, attempt, handle)
+        try:
+            observed = self._follow(engine, attempt, handle)
+        except NoRunnerError as error:  # it would wait for ever
+            engine.cancel(handle)
+            self.context.journal.set_state(attempt.id, "cancelled", why=str(error))
+            engine.release(handle)
+            raise
         try:
             with self._record_result(attempt):
                 self._collect_output(engine, attempt, handle, observed)
@@ -362,11 +407,26 @@ class BuildStep:
                 run.run.id, EventKind.PROGRESS, None, attempt.id, done=done, total=total
             )
 
+        shown = ""
+        never_since: float | None = None
+
         def note_state(observed: Observation) -> None:
-            if observed.state not in FINAL:  # the end is judged first, then noted
-                changed = run.journal.set_state(attempt.id, observed.state, why=observed.text)
-                if changed and observed.text and observed.state != "running":
-                    run.workspace.watcher.note(observed.text)
+            nonlocal shown, never_since
+            if observed.state in FINAL:  # the end is judged first, then noted
+                return
+            run.journal.set_state(attempt.id, observed.state, why=observed.text)
+            if observed.text and observed.text != shown:
+                shown = observed.text
+                run.workspace.watcher.note(shown)
+            if observed.cause is not Cause.NEVER_STARTS:
+                never_since = None
+                return
+            never_since = never_since or time.monotonic()
+            if time.monotonic() - never_since >= run.workspace.settings.grace_s:
+                raise NoRunnerError(
+                    f"the build {observed.text}",
+                    hint="change that, then `farm retry`; the job was taken out of the queue",
+                )
 
         try:
             return follow(
@@ -396,10 +456,22 @@ class BuildStep:
             # By a person, at the engine: the farm's own time limit comes before GitHub's.
             run.journal.event(run.run.id, EventKind.CANCEL)
             raise CancelledError(str(observed.text), hint="`farm retry` starts it again")
+        if observed.cause is Cause.SITE_LIMIT and self._made_progress(attempt):
+            raise SiteLimitError(f"the build was {observed.text}")
         judge(observed, run.folder / "build.log", run.plan.platform)
         _collect(engine, handle, part, run.backend(attempt.runner).max_output)
         the_wheel(part / "wheel")
         retry_while_open(part.rename, run.build_dir)
+
+    def _made_progress(self, attempt: Attempt) -> bool:
+        """True if an attempt compiled something; what it compiled is kept for the next one."""
+        events = self.context.journal.events(self.context.run.id)
+        return any(
+            event.kind == EventKind.PROGRESS
+            and event.attempt_id == attempt.id
+            and event.data["done"] > 0
+            for event in events
+        )
 
     @contextlib.contextmanager
     def _record_result(self, attempt: Attempt) -> Iterator[None]:
@@ -421,7 +493,7 @@ class BuildStep:
 
 def final_state(error: FarmError) -> tuple[State, Result | None]:
     """Return the state and the result of an attempt that ended with an error."""
-    if isinstance(error, CancelledError):
+    if isinstance(error, CancelledError | SiteLimitError):
         return "cancelled", None
     if isinstance(error, BuildFailedError | UsageError):
         return "done", "failure"

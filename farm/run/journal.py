@@ -283,11 +283,19 @@ _SCHEMA = (
 )
 
 
-def unpacked(held: bytes) -> str:
-    """The text of a plan, which is held compressed: five hundred of tens of kilobytes each are
-    megabytes.
+_UPGRADES: dict[int, tuple[str, ...]] = {2: ("CREATE INDEX runs_of_plan ON runs (plan_digest)",)}
+"""The statements that take a file from a schema to the next one, for every schema that a release or
+its users had.
+"""
+
+
+def unpacked(stored: bytes | str) -> str:
+    """The text of a plan, which is stored compressed: five hundred of tens of kilobytes each are
+    megabytes. Schema 2 stored the text.
     """
-    return zlib.decompress(held).decode()
+    if isinstance(stored, str):
+        return stored
+    return zlib.decompress(stored).decode()
 
 
 NETWORK = (
@@ -341,7 +349,8 @@ class Journal:
     """The open journal; a context manager, usable from several threads and beside other processes.
 
     Everywhere InfrastructureError: the file is damaged, cannot be written, or stays locked;
-    UsageError: an unknown id, or a file of a newer schema or of another program.
+    UsageError: an unknown id, or a file of a newer schema or of another program. A file of an older
+    schema is upgraded, and a copy of it stays beside it as `farm.db.schema-N`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -363,6 +372,7 @@ class Journal:
         # them too.
         still = self.path.exists() and not os.access(self.path.parent, os.W_OK)
         still = still and not self.path.with_name(f"{self.path.name}-wal").exists()
+        self._read_only = still
         if still:
             where = f"{self.path.absolute().as_uri()}?immutable=1"
         else:
@@ -398,12 +408,17 @@ class Journal:
                 f"{self.path}: a database, but not a journal of the farm",
                 hint="choose another path",
             )
-        if tables and version != SCHEMA_VERSION:
+        if tables and version > SCHEMA_VERSION:
             raise UsageError(
-                f"{self.path}: of another version of the farm (schema {version}, this one knows "
+                f"{self.path}: written by a newer farm (schema {version}, this one knows "
                 f"{SCHEMA_VERSION})",
-                hint="upgrade this farm, or move the file away: wheels, logs and the index are "
-                "not touched",
+                hint="use that farm, or upgrade this one; or give this one a folder of its own "
+                "(artifacts in ci/farm.yaml)",
+            )
+        if tables and version < min(_UPGRADES):
+            raise UsageError(
+                f"{self.path}: written by a farm from before the first release (schema {version})",
+                hint="move the file away: wheels, logs and the index are not touched",
             )
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
@@ -412,13 +427,41 @@ class Journal:
         self._write_ahead()
         # Only where there is something to write: who may only read the file, or comes beside a
         # writer, can open it.
+        if tables and version == SCHEMA_VERSION:
+            return
         if tables:
+            if not self._read_only:  # a reader needs no index; a plan is read as it is stored
+                self._upgrade()
             return
         with self._writing():
             if self._layout() == (0, 0):  # else another process was faster
                 for statement in _SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _upgrade(self) -> None:
+        """Take a file of an older schema to this one, in one transaction, after a copy was made."""
+        with self._writing():
+            version, _ = self._layout()
+            if version == SCHEMA_VERSION:  # another process was faster
+                return
+            self._copy_to(self.path.with_name(f"{self.path.name}.schema-{version}"))
+            for schema in range(version, SCHEMA_VERSION):
+                for statement in _UPGRADES[schema]:
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _copy_to(self, backup: Path) -> None:
+        """Copy the file as it was before this transaction; an older copy of that name stays."""
+        if backup.exists():
+            return
+        part = backup.with_name(f"{backup.name}.part")
+        with (
+            contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_S)) as source,
+            contextlib.closing(sqlite3.connect(part)) as target,
+        ):
+            source.backup(target)
+        part.replace(backup)
 
     def _layout(self) -> tuple[int, int]:
         """(schema version, number of tables), of one moment."""

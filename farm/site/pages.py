@@ -36,6 +36,8 @@ from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.site.wheels import REQUESTS, STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("cards.js", "paste.js", "answers.js", "page.js")
+"""The program of the page's search, in the order in which its parts need each other."""
 TRIES = 5
 TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
 LIMIT = 6
@@ -56,7 +58,8 @@ def files(
     """
     made: dict[str, bytes] = {}
     channels, evidence = _offered(project)
-    made["index.html"] = index_page(data(project, there), there, channels, evidence, root).encode()
+    facts = data(project, there, words)
+    made["index.html"] = index_page(facts, there, channels, evidence, root).encode()
     for name, found in of_project(there).items():
         made[f"project/{name}.html"] = project_page(name, found, words).encode()
     made[KEY] = render(
@@ -186,7 +189,7 @@ def index_page(
     template = _environment().get_template("index.html")
     return template.render(
         data=embedded(data),
-        js=_inline("answers.js", "page.js"),
+        js=_inline(*SCRIPTS),
         projects=projects,
         groups=groups,
         wheels=len(there),
@@ -248,25 +251,41 @@ def _install_lines(wheels: Sequence[Wheel], words: Words) -> list[tuple[str, str
     return labelled
 
 
-def data(project: Path | None, there: Sequence[Wheel]) -> dict[str, Any]:
-    """Data that answers.js and page.js read."""
+def data(
+    project: Path | None, there: Sequence[Wheel], words: Words | None = None
+) -> dict[str, Any]:
+    """Collect what the page's search reads, as JSON.
+
+    Args:
+        project: The project whose channels could be built.
+        there: The index's wheels, the newest of each project first.
+        words: What `pip install` is given for a wheel of a group.
+    """
     newest: dict[tuple[str, str], list[Wheel]] = {}
     for wheel in there:
         for group in wheel.groups if wheel.withdrawn is None else ():
             newest.setdefault((wheel.project, group), []).append(wheel)
-    rows = [
-        [
-            name,
-            group,
-            found[0].version,
-            list(found[0].sms),
-            sorted({wheel.tags[0] for wheel in found}),
-            found[0].report.code if found[0].report else "",
-            found[0].without,
-        ]
-        for (name, group), found in sorted(newest.items())
-    ]
-    return official.facts() | {"there": rows, "own": own(project) if project else {}}
+    rows = []
+    for (name, group), wheels in sorted(newest.items()):
+        wheel = wheels[0]
+        install = ["pip", "install", *words(group, wheel.filename)] if words else []
+        rows.append(
+            {
+                "project": name,
+                "group": group,
+                "version": wheel.version,
+                "sms": list(wheel.sms),
+                "tags": sorted({each.tags[0] for each in wheels}),
+                "verified": wheel.report.code if wheel.report else "",
+                "without": wheel.without,
+                "pip": shlex.join(install) or None,
+            }
+        )
+    return official.facts() | {
+        "there": rows,
+        "own": own(project) if project else {},
+        "aliases": {"pytorch": "torch"},
+    }
 
 
 def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:

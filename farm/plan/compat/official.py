@@ -14,8 +14,8 @@ from pydantic import Field
 
 from farm import catalog
 from farm.base.yamlfile import Model, load
-from farm.catalog import FOLDER, number
-from farm.catalog.gpus import page_facts, ptx_compiles, sass_runs
+from farm.catalog import FOLDER, number, paste
+from farm.catalog.gpus import gpus, ptx_compiles, sass_runs, without_variant
 from farm.catalog.models import VERSION, Dropped, OfficialWheel
 from farm.plan.compat.stack import reaches
 
@@ -180,6 +180,12 @@ def rows(torch: str) -> list[OfficialWheel]:
     ]
 
 
+def pythons() -> list[str]:
+    """The Pythons that some wheel of the catalogue is for, oldest first."""
+    words = {python for wheel in wheels() for python in wheel.pythons}
+    return sorted(words, key=lambda word: (int(word[3:].removesuffix("t")), word))
+
+
 def source(wheel: Wheel) -> str:
     """Where a wheel's facts are from."""
     place = (wheel.platform, wheel.cuda, wheel.index)
@@ -224,6 +230,7 @@ def _wheel(torch: str, row: OfficialWheel) -> Wheel:
 def facts() -> dict[str, Any]:
     """Everything that `best` reads, as JSON."""
     cards = catalog.architectures()
+    known_sms = [int(name[2:]) for name in (*cards.architectures, *gpus().too_old)]
     return {
         "wheels": [asdict(each) for each in wheels()],
         "index": PYTORCH_INDEX,
@@ -232,6 +239,12 @@ def facts() -> dict[str, Any]:
             for name, card in cards.architectures.items()
         },
         "tegra": cards.tegra,
+        "arm_alone": cards.arm_alone,
+        "no_variant": {sm: why for sm in known_sms if (why := without_variant(sm))},
+        "jetson": f"on Jetson boards they run from CUDA {cards.jetson.cuda} on, with "
+        f"{cards.jetson.system}",
+        "platforms": PLATFORMS,
+        "pythons": pythons(),
         "branches": catalog.NEXT_BRANCH,
         "floors": {
             system: {name: major.driver(system) for name, major in catalog.cuda_majors().items()}
@@ -251,7 +264,7 @@ def facts() -> dict[str, Any]:
             each.model_dump() | {"source": makers().sources[each.source]}
             for each in makers().makers
         ],
-        **page_facts(),
+        **paste.facts(),
     }
 
 

@@ -15,6 +15,7 @@ from farm.base.yamlfile import Model, load
 from farm.catalog import number
 from farm.catalog.gpus import MAJOR, ptx_compiles, sass_runs
 from farm.catalog.models import Facts, Word
+from farm.catalog.paste import driver_number
 from farm.plan.variant import Variant
 
 NUMBERS = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}")
@@ -86,8 +87,6 @@ def _require_version(name: str, value: str) -> None:
         raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {example}")
 
 
-_WINDOWS_DRIVER = re.compile(r"\d{2}\.\d{1,2}\.1(\d)\.(\d{2})(\d{2})")
-"""A driver as Windows counts it: its last five digits are NVIDIA's own version."""
 FIRST_DRIVER = 100
 """No driver that runs CUDA has a lower number; CUDA versions are all below it."""
 
@@ -104,8 +103,7 @@ def parse_driver(text: str) -> str:
     """
     version = text.strip().lower().removeprefix("r")
     _require_version("driver", version if NUMBERS.fullmatch(version) else text)
-    if windows := _WINDOWS_DRIVER.fullmatch(version):
-        return f"{windows[1]}{windows[2]}.{windows[3]}"
+    version = driver_number(version)
     if number(version)[0] < FIRST_DRIVER:
         raise UsageError(
             f"driver {text.strip()!r} looks like a CUDA version",

@@ -1,8 +1,20 @@
 // The answers of `farm why --official`, from the same data by the same rules: farm/plan/compat/official.py and
-// farm/catalog/gpus.py, sentence for sentence. tests/unit/site/test_answers.py asks both the same questions.
+// farm/cli/official.py, sentence for sentence. What is shown for a text is decided here; page.js draws it.
+// tests/unit/site/test_answers.py and test_page.py ask the command and this the same questions.
 "use strict";
-const Answers = (() => {
+
+const Answers = (facts) => {
+  const cards = Cards(facts);
+  const paste = Paste(facts, cards);
+  const { sassRuns } = cards;
+  const tegra = new Set(facts.tegra);
+  const MAX_BUILDS = 3;
+  const MAX_LISTED = 20;
+
+  // --- versions and drivers
+
   const number = (text) => text.split(".").map(Number);
+
   function compare(one, other) {
     for (let place = 0; place < Math.max(one.length, other.length); place++) {
       if (one[place] === undefined) return -1;
@@ -11,187 +23,346 @@ const Answers = (() => {
     }
     return 0;
   }
-  const reaches = (driver, floor) => { const have = number(driver); return compare(have, number(floor).slice(0, have.length)) >= 0; };
+
+  // A driver that is written in part, such as 470, is held to as many parts of the other.
+  function reaches(driver, floor) {
+    const parts = number(driver);
+    return compare(parts, number(floor).slice(0, parts.length)) >= 0;
+  }
+
   const highest = (versions) => versions.reduce((best, each) => (compare(number(each), number(best)) > 0 ? each : best));
 
-  return (facts) => {
-    const tegra = new Set(facts.tegra);
-    const sassRuns = (code, card) => (tegra.has(code) || tegra.has(card) ? code === card : Math.floor(code / 10) === Math.floor(card / 10) && code <= card);
-    const hasCode = (wheel, sm) => wheel.sm.some((code) => sassRuns(code, sm)) || wheel.ptx.some((code) => sm >= code);
-    function branch(driver) {
-      const major = number(driver)[0];
-      const found = Object.entries(facts.branches).find(([from, end]) => Number(from) <= major && major < end);
-      return found ? Number(found[0]) : major;
-    }
-    const pip = (wheel) => `pip install torch==${wheel.torch}` + (wheel.index === "pypi" ? "" : ` --index-url ${facts.index}/cu${wheel.cuda.replace(".", "")}`);
+  function branch(driver) {
+    const major = number(driver)[0];
+    const range = Object.entries(facts.branches).find(([from, end]) => Number(from) <= major && major < end);
+    return range ? Number(range[0]) : major;
+  }
 
-    function judge(wheel, q) {
-      const lost = q.sms.filter((sm) => !hasCode(wheel, sm));
-      const served = q.sms.filter((sm) => !lost.includes(sm));
-      const needed = [wheel.needed];
-      let last = null, of = null;
-      for (const sm of served) {
-        const card = facts.cards[sm];
-        if (card && card[0]) needed.push(String(card[0]));
-        if (card && card[1] && (last === null || card[1] < last || (card[1] === last && sm < of))) [last, of] = [card[1], sm];
-        if (!wheel.sm.some((code) => sassRuns(code, sm))) needed.push(wheel.full);
-      }
-      const floor = highest(needed);
-      const drivers = `${floor} or newer` + (last ? `, up to branch ${last}` : "");
-      let problem = null, update = null;
-      if (last !== null && branch(floor) > last) problem = `no driver runs it: it needs ${floor} or newer, and ${last} is the last branch for sm_${of}`;
-      else if (q.driver && !reaches(q.driver, floor)) {
-        problem = `driver ${q.driver} is too old: torch ${wheel.torch} with CUDA ${wheel.cuda} needs ${floor} or newer`;
-        update = drivers;
-      } else if (q.driver && last !== null && branch(q.driver) > last) {
-        problem = `driver ${q.driver} does not know sm_${of}: branch ${last} is the last that does`;
-        update = drivers;
-      }
-      if (q.glibc && wheel.glibc && compare(number(q.glibc), number(wheel.glibc)) < 0) {
-        problem = `torch ${wheel.torch} with CUDA ${wheel.cuda} needs glibc ${wheel.glibc} or newer, not ${q.glibc}`;
-        update = null;
-      }
-      if (q.python && !wheel.pythons.includes(q.python)) {
-        problem = `there is no wheel of torch ${wheel.torch} for ${q.python}: ${wheel.pythons.join(", ")}`;
-        update = null;
-      }
-      const without = served.filter((sm) => wheel.cudnn !== null && sm < wheel.cudnn)
-        .map((sm) => `cuDNN on sm_${sm}: its cuDNN begins at sm_${wheel.cudnn}, so convolutions fail until torch.backends.cudnn.enabled = False`);
-      const compiled = facts.compilers[wheel.cuda] || served;
-      const but = served.filter((sm) => !compiled.includes(sm))
-        .map((sm) => `NVRTC and ptxas of CUDA ${wheel.cuda} do not know sm_${sm}: what is compiled at run time (torch.compile, some operations) can fail`);
-      if (q.cpu && facts.old_cpus[q.cpu]) but.push(facts.old_cpus[q.cpu]);
-      if (wheel.unconfirmed) but.push(`not confirmed: ${wheel.unconfirmed}`);
-      if (facts.faults[wheel.torch]) but.push(facts.faults[wheel.torch]);
-      const runs = problem === null && !lost.length;
-      return { runs, verdict: runs ? "yes" : "no", torch: wheel.torch, cuda: wheel.cuda, pip: pip(wheel), pythons: wheel.pythons, glibc: wheel.glibc, drivers, lost, problem, update, without, but, unknown: null };
+  // The last driver branch for one of the cards, and which card ends first.
+  function lastBranch(sms) {
+    let last = null;
+    let of = null;
+    for (const sm of sms) {
+      const end = facts.cards[sm] && facts.cards[sm][1];
+      if (!end) continue;
+      if (last === null || end < last || (end === last && sm < of)) [last, of] = [end, sm];
     }
+    return [last, of];
+  }
 
-    const NONE = { runs: false, verdict: "no", torch: null, cuda: null, pip: null, pythons: [], glibc: null, drivers: null, lost: [], problem: null, update: null, without: [], but: [], unknown: null };
-    function noSuchWheel(q) {
-      const unknown = (text) => ({ ...NONE, verdict: "not known", unknown: text });
-      if (!q.torch) return unknown(`the catalogue has no wheel with CUDA ${q.cuda} on ${q.platform}`);
-      const cudas = [...new Set(facts.wheels.filter((wheel) => wheel.torch === q.torch && wheel.platform === q.platform).map((wheel) => wheel.cuda))];
-      const named = cudas.sort((one, other) => compare(number(one), number(other))).map((cuda) => `CUDA ${cuda}`).join(", ") || "no CUDA";
-      return unknown(`the catalogue has no such wheel: on ${q.platform} torch ${q.torch} came with ${named}`);
-    }
-    function best(q) {
-      let found = null, asked = false;
-      for (const wheel of facts.wheels) {
-        if (wheel.platform !== q.platform || (q.torch && wheel.torch !== q.torch) || (q.cuda && wheel.cuda !== q.cuda)) continue;
-        asked = true;
-        const answer = judge(wheel, q);
-        if (answer.lost.length === q.sms.length) continue;
-        const rank = answer.lost.length * 2 + (answer.problem ? 1 : 0);
-        if (rank === 0) return answer;
-        if (found === null || rank < found[0]) found = [rank, answer];
-      }
-      if (!asked && q.cuda) return noSuchWheel(q);
-      return found ? found[1] : NONE;
-    }
+  // --- wheels of PyTorch
 
-    function others(q) {
-      const found = new Map();
-      for (const row of facts.makers) {
-        if (!row.platforms.includes(q.platform) || !q.sms.every((sm) => hasCode(row, sm))) continue;
-        if (q.torch && !(compare(number(row.since), number(q.torch)) <= 0 && compare(number(q.torch), number(row.torch)) <= 0)) continue;
-        if ((q.cuda && q.cuda !== row.cuda) || (row.pythons && row.pythons.length && q.python && !row.pythons.includes(q.python))) continue;
-        const major = row.cuda.split(".")[0];
-        const needed = facts.floors[q.platform.split("-")[0]][major] || "0";
-        const lasts = q.sms.map((sm) => facts.cards[sm] && facts.cards[sm][1]).filter(Boolean);
-        if (lasts.length && number(needed)[0] > Math.min(...lasts)) continue;
-        if (q.driver && !reaches(q.driver, needed)) continue;
-        if (!found.has(`${row.maker} ${major}`)) found.set(`${row.maker} ${major}`, { ...row, install: row.install.replaceAll("{arch}", q.sms.join(",")) });
-      }
-      return [...found.values()];
-    }
+  const hasCode = (wheel, sm) => wheel.sm.some((code) => sassRuns(code, sm)) || wheel.ptx.some((code) => sm >= code);
 
-    // Builds of one's own: release, CUDA, how far it was proved, words. null: that question is not in the data.
-    function own(q) {
-      if (q.sms.length > 1 || q.python) return null;
-      const rows = (facts.own[q.platform] || {})[q.sms[0]] || [];
-      const build = { sm: q.sms, ptx: [], pythons: [], cudnn: null };
-      return rows.filter((row) => judge({ ...build, needed: row[4], full: row[4], torch: "", cuda: "", index: "pypi" }, q).problem === null).slice(0, 3);
-    }
+  function pip(wheel) {
+    const line = `pip install torch==${wheel.torch}`;
+    return wheel.index === "pypi" ? line : `${line} --index-url ${facts.index}/cu${wheel.cuda.replace(".", "")}`;
+  }
 
-    // --- names
-    const names = facts.names;
-    const marks = new RegExp(names.marks, "g"), brackets = new RegExp(names.brackets), inside = new RegExp(names.inside, "g");
-    const strip = names.strip.map((pattern) => new RegExp(pattern, "g"));
-    const [family, series] = names.loose.map((pattern) => new RegExp(pattern));
-    function full(name) {
-      let text = name.slice(0, 200).toLowerCase().replace(marks, " ");
-      const bracketed = brackets.exec(text);
-      if (bracketed) text = bracketed[1];
-      for (const pattern of strip) text = text.replace(pattern, " ");
-      return text.replace(/[^a-z0-9]/g, "").replace(inside, "");
+  function driverProblem(wheel, q, floor, last, of) {
+    if (last !== null && branch(floor) > last) {
+      return [`no driver runs it: it needs ${floor} or newer, and ${last} is the last branch for sm_${of}`, false];
     }
-    function chipOf(line) {
-      const chip = new RegExp(names.chip).exec(line.slice(0, 200).toLowerCase());
-      const begun = chip ? Object.keys(names.chips).filter((known) => chip[1].startsWith(known)) : [];
-      return begun.length ? names.chips[begun.reduce((one, other) => (other.length > one.length ? other : one))] : null;
+    if (q.driver && !reaches(q.driver, floor)) {
+      return [`driver ${q.driver} is too old: torch ${wheel.torch} with CUDA ${wheel.cuda} needs ${floor} or newer`, true];
     }
-    // Pairs of name and SM; several where a name was sold with several chips.
-    function find(name) {
-      const several = name.includes("/") ? brackets.exec(name.slice(0, 200).toLowerCase()) : null;
-      if (several) {
-        const head = name.slice(0, several.index);
-        for (const each of several[1].split("/")) { const cards = find(`${head}[${each.trim()}]`); if (cards.length) return cards; }
-        return [];
-      }
-      const whole = full(name), bare = whole.replace(family, ""), keys = [whole, bare, bare.replace(series, "")];
-      for (const [place, key] of keys.entries()) {
-        const found = Object.hasOwn(names.index[place], key) ? names.index[place][key] : null;
-        if (!found) continue;
-        const chip = chipOf(name), ours = found.filter(([, sm]) => sm === chip);
-        return ours.length ? ours : found;
-      }
-      return [];
+    if (q.driver && last !== null && branch(q.driver) > last) {
+      return [`driver ${q.driver} does not know sm_${of}: branch ${last} is the last that does`, true];
     }
-    function maker(name) {
-      const text = name.slice(0, 200).toLowerCase().replace(marks, " ").replace(/[^a-z0-9]+/g, " ");
-      const words = text.replace(/\b(?:amd|ati|intel|apple)\b/g, " ").trim();
-      for (const [company, known] of Object.entries(names.others)) {
-        if (text.trim().split(/\s+/).includes(company.toLowerCase()) || known.some((each) => new RegExp(`^(?:${each})\\b`).test(words))) return company;
-      }
-      return null;
-    }
+    return [null, false];
+  }
 
-    // --- pasted text
-    const paste = facts.paste;
-    const first = (patterns, line) => patterns.map((pattern) => new RegExp(pattern).exec(line)).filter(Boolean).map((match) => match[1]);
-    function csv(lines) {
-      const cards = [];
-      let driver = null, columns = [];
-      for (const line of lines) {
-        const cells = line.split(",").map((cell) => cell.trim());
-        const versions = cells.filter((cell) => new RegExp(paste.version).test(cell));
-        if (cells.includes(paste.columns.name)) columns = cells;
-        else if (columns.length && cells.length === columns.length) {
-          cards.push(cells[columns.lastIndexOf(paste.columns.name)]);
-          const place = columns.lastIndexOf(paste.columns.driver);
-          if (place >= 0) driver = cells[place];
-        } else if (cells.length > 1 && versions.length) {
-          const found = cells.filter((cell) => find(cell).length);
-          cards.push(...found);
-          if (found.length) driver = versions[0];
-        }
-      }
-      return [cards, driver];
+  function judge(wheel, q) {
+    const lost = q.sms.filter((sm) => !hasCode(wheel, sm));
+    const served = q.sms.filter((sm) => !lost.includes(sm));
+    const needed = [wheel.needed];
+    for (const sm of served) {
+      if (facts.cards[sm] && facts.cards[sm][0]) needed.push(String(facts.cards[sm][0]));
+      // Without machine code the driver compiles PTX, which minor-version compatibility does not cover.
+      if (!wheel.sm.some((code) => sassRuns(code, sm))) needed.push(wheel.full);
     }
-    function read(text) {
-      const lines = text.split("\n").slice(0, 2000).map((line) => line.slice(0, 300));
-      let cards = lines.flatMap((line) => first(paste.cards, line));
-      let driver = lines.flatMap((line) => first(paste.drivers, line))[0] || null;
-      if (!cards.length) { const [named, found] = csv(lines); cards = named; driver = driver || found; }
-      const windows = new RegExp(paste.windows).exec(text);
-      if (driver === null && windows) driver = `${windows[1]}${windows[2]}.${windows[3]}`;
-      const filled = lines.map((line) => line.trim()).filter(Boolean);
-      if (!cards.length && filled.length <= 3) cards = filled.filter((line) => new RegExp(paste.typed).test(line) && (filled.length === 1 || find(line).length));
-      const message = paste.messages.find((each) => new RegExp(each.pattern).test(text));
-      return { cards: message ? [] : cards, driver, problem: message ? message.text : null };
+    const [last, of] = lastBranch(served);
+    const floor = highest(needed);
+    const drivers = `${floor} or newer` + (last ? `, up to branch ${last}` : "");
+    let [problem, another] = driverProblem(wheel, q, floor, last, of);
+    if (q.glibc && wheel.glibc && compare(number(q.glibc), number(wheel.glibc)) < 0) {
+      problem = `torch ${wheel.torch} with CUDA ${wheel.cuda} needs glibc ${wheel.glibc} or newer, not ${q.glibc}`;
+      another = false;
     }
-    return { best, others, own, find, maker, read, sassRuns };
+    if (q.python && !wheel.pythons.includes(q.python)) {
+      problem = `there is no wheel of torch ${wheel.torch} for ${q.python}: ${wheel.pythons.join(", ")}`;
+      another = false;
+    }
+    const without = served.filter((sm) => wheel.cudnn !== null && sm < wheel.cudnn)
+      .map((sm) => `cuDNN on sm_${sm}: its cuDNN begins at sm_${wheel.cudnn}, so convolutions fail until torch.backends.cudnn.enabled = False`);
+    const runs = problem === null && !lost.length;
+    return {
+      runs, verdict: runs ? "yes" : "no", torch: wheel.torch, cuda: wheel.cuda, pip: pip(wheel), pythons: wheel.pythons, glibc: wheel.glibc,
+      drivers, lost, problem, update: another ? drivers : null, without, but: caveats(wheel, served, q), unknown: null,
+    };
+  }
+
+  // What to know of a wheel that has code for the cards.
+  function caveats(wheel, served, q) {
+    const compiled = facts.compilers[wheel.cuda] || served;
+    const but = served.filter((sm) => !compiled.includes(sm))
+      .map((sm) => `NVRTC and ptxas of CUDA ${wheel.cuda} do not know sm_${sm}: what is compiled at run time (torch.compile, some operations) can fail`);
+    if (q.cpu && facts.old_cpus[q.cpu]) but.push(facts.old_cpus[q.cpu]);
+    if (wheel.unconfirmed) but.push(`not confirmed: ${wheel.unconfirmed}`);
+    if (facts.faults[wheel.torch]) but.push(facts.faults[wheel.torch]);
+    return but;
+  }
+
+  const NONE = {
+    runs: false, verdict: "no", torch: null, cuda: null, pip: null, pythons: [], glibc: null, drivers: null, lost: [], problem: null,
+    update: null, without: [], but: [], unknown: null,
   };
-})();
-if (typeof module !== "undefined") module.exports = Answers;
+
+  // Why nothing is said of a release and CUDA that the catalogue has no wheel of.
+  function noSuchWheel(q) {
+    const unknown = (text) => ({ ...NONE, verdict: "not known", unknown: text });
+    if (!q.torch) return unknown(`the catalogue has no wheel with CUDA ${q.cuda} on ${q.platform}`);
+    const wheels = facts.wheels.filter((wheel) => wheel.torch === q.torch && wheel.platform === q.platform);
+    const cudas = [...new Set(wheels.map((wheel) => wheel.cuda))].sort((one, other) => compare(number(one), number(other)));
+    const named = cudas.map((cuda) => `CUDA ${cuda}`).join(", ") || "no CUDA";
+    return unknown(`the catalogue has no such wheel: on ${q.platform} torch ${q.torch} came with ${named}`);
+  }
+
+  function best(q) {
+    let found = null;
+    let asked = false;
+    for (const wheel of facts.wheels) {
+      if (wheel.platform !== q.platform || (q.torch && wheel.torch !== q.torch) || (q.cuda && wheel.cuda !== q.cuda)) continue;
+      asked = true;
+      const answer = judge(wheel, q);
+      if (answer.lost.length === q.sms.length) continue;
+      const rank = answer.lost.length * 2 + (answer.problem ? 1 : 0);
+      if (rank === 0) return answer;
+      if (found === null || rank < found[0]) found = [rank, answer];
+    }
+    if (!asked && q.cuda) return noSuchWheel(q);
+    return found ? found[1] : NONE;
+  }
+
+  // Why no newer release runs on the cards.
+  function whyNotNewer(q, torch) {
+    for (const wheel of facts.wheels) {
+      if (compare(number(wheel.torch), number(torch)) <= 0) return null;
+      if (wheel.platform !== q.platform) continue;
+      const answer = judge(wheel, q);
+      if (!answer.lost.length) return answer.problem;
+    }
+    return null;
+  }
+
+  // --- others, and builds of one's own
+
+  function isFor(row, q) {
+    if (!row.platforms.includes(q.platform) || !q.sms.every((sm) => hasCode(row, sm))) return false;
+    const outside = q.torch && (compare(number(row.since), number(q.torch)) > 0 || compare(number(q.torch), number(row.torch)) > 0);
+    if (outside || (q.cuda && q.cuda !== row.cuda)) return false;
+    if (row.pythons && row.pythons.length && q.python && !row.pythons.includes(q.python)) return false;
+    const needed = facts.floors[q.platform.split("-")[0]][row.cuda.split(".")[0]] || "0";
+    const [last] = lastBranch(q.sms);
+    if (last !== null && number(needed)[0] > last) return false;
+    return !q.driver || reaches(q.driver, needed);
+  }
+
+  function others(q) {
+    const found = new Map();
+    for (const row of facts.makers) {
+      const key = `${row.maker} ${row.cuda.split(".")[0]}`;
+      if (isFor(row, q) && !found.has(key)) found.set(key, { ...row, install: row.install.replaceAll("{arch}", q.sms.join(",")) });
+    }
+    return [...found.values()];
+  }
+
+  // Builds of one's own: release, CUDA, how far it was proved, words. null: that question is not in the data.
+  function own(q) {
+    if (q.sms.length > 1 || q.python) return null;
+    const rows = (facts.own[q.platform] || {})[q.sms[0]] || [];
+    const build = { sm: q.sms, ptx: [], pythons: [], cudnn: null, torch: "", cuda: "", index: "pypi" };
+    return rows.filter((row) => judge({ ...build, needed: row[4], full: row[4] }, q).problem === null).slice(0, MAX_BUILDS);
+  }
+
+  // --- a text becomes a question
+
+  // The cards of a text with their SMs, the question that it asks, notes; or a problem.
+  function ask(text, choices) {
+    const pasted = paste.read(text);
+    if (!pasted.cards.length) return { pasted, problem: pasted.problem || "no card is named there" };
+    const known = [];
+    const errors = [];
+    for (const card of pasted.cards) {
+      const { sm, problem } = cards.resolve(card);
+      if (problem) errors.push(problem);
+      else known.push({ name: card.name, sm, usual: cards.machine(card.name, sm) });
+    }
+    if (!known.length) return { pasted, problem: errors[0] };
+    const machines = new Set(known.map((card) => (card.usual === "aarch64" ? card.usual : pasted.machine || card.usual)));
+    if (machines.size > 1) return { pasted, problem: `no machine has all of ${pasted.cards.map((card) => card.name).join(", ")}: some sit beside Arm cores alone` };
+    const platform = `${pasted.platform || choices.platform}-${[...machines][0]}`;
+    if (!facts.platforms.includes(platform)) return { pasted, problem: `PyTorch publishes no CUDA wheels for ${platform}` };
+    const q = {
+      sms: [...new Set(known.map((card) => card.sm))], platform, driver: pasted.driver,
+      python: choices.python || (facts.pythons.includes(pasted.python) ? pasted.python : null), torch: null, cuda: null,
+      glibc: platform.startsWith("linux") ? pasted.glibc : null, cpu: pasted.cpu,
+    };
+    const named = known.map((card) => cards.named(card.name, card.sm)).join(" and ");
+    return { pasted, q, named, notes: [...pasted.notes, ...errors.map((error) => `Left out: ${error}.`)] };
+  }
+
+  // Yes or no in one sentence.
+  function headline(named, answer) {
+    if (answer.unknown) return `not known: ${answer.unknown}`;
+    if (answer.torch === null) return `no: none of PyTorch's own wheels in the catalogue has code for ${named}`;
+    if (answer.runs) return `yes: PyTorch's own wheel of torch ${answer.torch} with CUDA ${answer.cuda} runs on ${named}`;
+    if (answer.lost.length) {
+      const lost = answer.lost.map((sm) => `sm_${sm}`).join(", ");
+      return `no: no wheel has code for all of ${named}; torch ${answer.torch} leaves out ${lost}`;
+    }
+    return `no: ${answer.problem}`;
+  }
+
+  // --- what is shown: blocks of a kind, which page.js draws
+
+  const line = (text) => ({ kind: "line", text });
+  const note = (text) => ({ kind: "note", text });
+  const bad = (text) => ({ kind: "bad", text });
+  const heading = (text) => ({ kind: "heading", text });
+  const command = (text) => ({ kind: "command", text });
+  const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
+
+  // Rows of the index: verified ones first, and of them torch.
+  const inOrder = (rows) => [...rows].sort((one, other) => rank(one) - rank(other));
+  const rank = (row) => (row.project === "torch" ? 0 : 1) + (row.verified ? 0 : 2);
+
+  const forCards = (sms) => inOrder(facts.there.filter((row) => sms.every((sm) => row.sms.some((code) => sassRuns(code, sm)))));
+
+  function listed(rows) {
+    if (!rows.length) return [line("No wheel here is in a group for it.")];
+    return [{ kind: "wheels", rows: rows.slice(0, MAX_LISTED) }, ...(rows.length > MAX_LISTED ? [note(`and ${rows.length - MAX_LISTED} more`)] : [])];
+  }
+
+  function wheelOfPyTorch(answer, q) {
+    const ends = q.sms.map((sm) => facts.ends[sm]).filter(Boolean);
+    const announced = [...new Set(ends.map((end) => `The end: ${end.text} (${end.source}).`))].map(note);
+    if (answer.torch === null) return announced;
+    const newer = answer.runs ? whyNotNewer(q, answer.torch) : null;
+    const pythons = answer.pythons.map((word) => `${word[2]}.${word.slice(3)}`).join(" ");
+    const glibc = answer.glibc ? `, glibc ${answer.glibc} or newer` : "";
+    return [
+      ...(answer.update && !answer.lost.length ? [line(sentence(`another driver is enough: ${answer.update}`))] : []),
+      command(answer.pip),
+      note(`${q.platform}${glibc}; Python ${pythons}; driver ${answer.drivers}`),
+      ...answer.without.map((text) => bad(sentence(`without ${text}`))),
+      ...answer.but.map((text) => note(sentence(`but: ${text}`))),
+      ...(newer ? [note(sentence(`newer ones: ${newer}`))] : []),
+      ...announced,
+    ];
+  }
+
+  function ownBuilds(q) {
+    const reasons = q.sms.map((sm) => facts.no_variant[sm]).filter(Boolean);
+    if (reasons.length) return [heading("A wheel of your own"), line(sentence(`none either: ${reasons[0]}`))];
+    let builds = own(q);
+    let late = null;
+    if (builds && !builds.length && q.driver) {
+      builds = own({ ...q, driver: null });
+      const floors = builds.map((row) => row[4]);
+      const [last] = lastBranch(q.sms);
+      if (floors.length) {
+        const lowest = floors.reduce((one, other) => (compare(number(other), number(one)) < 0 ? other : one));
+        late = `With driver ${lowest} or newer${last ? `, up to branch ${last}` : ""}:`;
+      }
+    }
+    if (builds && !builds.length) {
+      const board = q.sms.some((sm) => tegra.has(sm));
+      return board ? [heading("A wheel of your own"), line(sentence(`none either: ${facts.jetson}`))] : [];
+    }
+    if (!builds) {
+      const words = [`farm why --official ${q.sms.map((sm) => `--gpu sm_${sm}`).join(" ")} --platform ${q.platform.split("-")[0]}`];
+      if (q.driver) words.push(`--driver ${q.driver}`);
+      if (q.python) words.push(`--python ${q.python}`);
+      return [heading("A wheel of your own"), command(words.join(" "))];
+    }
+    const blocks = [heading("A wheel of your own"), ...(late ? [line(late)] : [])];
+    for (const [torch, cuda, standing, words, , without] of builds) {
+      blocks.push(line(`torch ${torch}${cuda ? `, CUDA ${cuda}` : ""} (${standing})`), command(`farm submit ${words}`));
+      if (without) blocks.push(note(`Without ${without}.`));
+    }
+    return blocks;
+  }
+
+  function otherMakers(q) {
+    const rows = others(q);
+    const about = (row) => `${row.maker}: torch ${row.torch}, CUDA ${row.cuda}. Has ${row.has}; lacks ${row.lacks}; not confirmed: ${row.unconfirmed}.`;
+    return rows.length ? [heading("Other makers"), ...rows.flatMap((row) => [line(about(row)), command(row.install)])] : [];
+  }
+
+  // The answer about cards: the line to copy first.
+  function aboutCards({ pasted, q, named, notes }) {
+    const answer = best(q);
+    const here = forCards(q.sms);
+    const inIndex = here.find((row) => row.project === "torch" && row.verified && row.pip);
+    const blocks = [];
+    if (inIndex && !(answer.runs && !answer.without.length)) {
+      blocks.push(line(`This index has torch ${inIndex.version} for ${named}.`), command(inIndex.pip));
+    }
+    blocks.push(line(sentence(headline(named, answer))), ...wheelOfPyTorch(answer, q));
+    blocks.push(note(sentence(`read: ${paste.summary(pasted)}`)), ...notes.map(note));
+    if (!answer.runs || answer.without.length) blocks.push(...otherMakers(q), ...ownBuilds(q));
+    return [...blocks, heading("In this index"), ...listed(here)];
+  }
+
+  // `cpu`, `cpu-avx`: no card.
+  function aboutCpu(word) {
+    const rows = inOrder(facts.there.filter((row) => row.group.startsWith(word)));
+    const text = "`farm detect` names the CPU level of a machine, `farm plan --variant cpu-avx2-py311` what a wheel of your own costs.";
+    return [line("PyTorch's own wheel for the CPU, not examined by this farm:"), command(`pip install torch --index-url ${facts.index}/cpu`), note(text), heading("In this index"), ...listed(rows)];
+  }
+
+  const links = (names, version) => ({ kind: "projects", names: names.slice(0, MAX_LISTED), version: version || null });
+
+  // A project, also as NAME==VERSION; the line that installs it from the first of its groups.
+  function aboutProject(name, version) {
+    const rows = inOrder(facts.there.filter((row) => row.project === name));
+    const release = (row) => row.version.split("+")[0];
+    const row = version ? rows.find((each) => each.version === version || release(each) === version) : rows[0];
+    const blocks = row && row.pip ? [line(`${name} ${row.version}, from the group ${row.group}:`), command(row.pip)] : [];
+    return [...blocks, links([name], version), heading("In this index"), ...listed(rows)];
+  }
+
+  function aboutGroup(group) {
+    const rows = inOrder(facts.there.filter((row) => row.group === group));
+    const first = rows.find((row) => row.pip);
+    return [...(first ? [line(`${first.project} ${first.version}, from the group ${group}:`), command(first.pip)] : []), heading("In this index"), ...listed(rows)];
+  }
+
+  // A project that the text names exactly, with its version: `torch 2.6.0`, `torch==2.6.0`, `pytorch`.
+  function projectOf(text, projects) {
+    const found = /^([a-z0-9][a-z0-9._-]*?)(?:(?:\s*==\s*|\s+)v?(\d[\w.+!-]*))?$/i.exec(text);
+    if (!found) return null;
+    const normal = found[1].toLowerCase().replace(/[-_.]+/g, "-");
+    const name = Object.hasOwn(facts.aliases, normal) ? facts.aliases[normal] : normal;
+    return projects.includes(name) ? [name, found[2] || null] : null;
+  }
+
+  // What is shown for a text: blocks, and the projects that the table below keeps; null: all of them.
+  function reply(text, { platform, python, projects }) {
+    const word = text.trim();
+    if (!word) return { blocks: [], projects: null };
+    const exact = projectOf(word, projects);
+    if (exact) return { blocks: aboutProject(...exact), projects: [exact[0]] };
+    const small = word.toLowerCase();
+    if (facts.there.some((row) => row.group === small)) return { blocks: aboutGroup(small), projects: null };
+    if (/^cpu(?:-\w*)?$/.test(small)) return { blocks: aboutCpu(small), projects: null };
+    const question = ask(text, { platform, python });
+    const named = projects.filter((name) => name.includes(small));
+    if (question.q) return { blocks: [...aboutCards(question), ...(named.length ? [links(named)] : [])], projects: null };
+    if (named.length) return { blocks: [links(named)], projects: named };
+    return { blocks: [note(sentence(question.problem)), ...question.pasted.notes.map(note)], projects: null };
+  }
+
+  return { best, others, own, ask, headline, reply, find: cards.find, maker: cards.maker, read: paste.read, summary: paste.summary, sassRuns };
+};

@@ -184,7 +184,7 @@ def test_the_page_begins_with_what_is_there_and_its_line_is_taken_by_pip(page, s
             [
                 "(sm_35)",
                 "torch 2.6.0+cu118.sm35.avx in sm35-avx",
-                "None has code for it",
+                "none of PyTorch's own wheels in the catalogue has code",
                 "conda-forge",
             ],
         ),
@@ -193,18 +193,25 @@ def test_the_page_begins_with_what_is_there_and_its_line_is_taken_by_pip(page, s
             "gtx1080ti",
             [
                 "(sm_61)",
-                "torch 2.14.1 with CUDA 12.6 runs on it",
+                "torch 2.14.1 with CUDA 12.6 runs on gtx1080ti",
                 "No wheel here is in a group for it.",
             ],
         ),
         (
             "rtx3090",
-            ["torch 2.9.1+cu128.sm86.avx2 in sm86-avx2", "torch 2.15.0 with CUDA 13.2 runs on it"],
+            [
+                "torch 2.9.1+cu128.sm86.avx2 in sm86-avx2",
+                "torch 2.15.0 with CUDA 13.2 runs on rtx3090",
+            ],
         ),
         ("GH200", ["linux-aarch64", "torch 2.15.0"]),
         ("Radeon RX 7900 XTX", ["is a card of AMD"]),
-        ("Voodoo 2", ["no such card in the catalogue"]),
-        ("torchvision", ["Projects: torchvision"]),
+        ("Voodoo 2", ["the catalogue has no card Voodoo 2"]),
+        ("torchvision", ["Project: torchvision", "pip install torchvision==0.21.0"]),
+        ("pytorch", ["pip install torch==2.6.0+cu118.sm35.avx"]),
+        ("torch==2.6.0", ["pip install torch==2.6.0+cu118.sm35.avx"]),
+        ("sm35-avx", ["from the group sm35-avx", "pip install torch==2.6.0"]),
+        ("780", ["780 (sm_35)", "none of PyTorch's own wheels"]),
     ],
 )
 def test_a_card_and_a_project_are_found_by_name(page, served, typed, says):
@@ -225,22 +232,22 @@ user@thor:~$ nvidia-smi
 def test_a_paste_is_read_with_its_driver(page, served):
     _, url = served
     page.goto(f"{url}/index.html")
-    page.fill("#have", NVIDIA_SMI)
+    page.fill("#have", NVIDIA_SMI.replace("NVIDIA A100-SXM...", "NVIDIA GeForce ..."))
     assert "cut off the card's name" in answer(page)
     page.fill("#have", NVIDIA_SMI.replace("NVIDIA A100-SXM...", "NVIDIA A100        "))
     assert "driver 470.256.02" in answer(page)
-    assert "torch 2.7.1 with CUDA 11.8 runs on it" in answer(page)
+    assert "torch 2.7.1 with CUDA 11.8 runs on NVIDIA A100" in answer(page)
     page.fill(
         "#have",
         "GPU 0: Tesla V100-PCIE-16GB (UUID: GPU-1)\nGPU 1: NVIDIA GeForce RTX 5090 (UUID: GPU-2)",
     )
-    assert "torch 2.10.0 with CUDA 12.8 runs on it" in answer(page)
+    assert "torch 2.10.0 with CUDA 12.8 runs on Tesla V100" in answer(page)
     page.fill(
         "#have", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     )
     assert "No NVIDIA driver runs there" in answer(page)
     page.fill("#have", EVIL)
-    assert answer(page) == "No card and no project is named there."
+    assert answer(page) == "No card is named there."
     page.fill("#have", "cpu")
     assert "No wheel here is in a group for it." in answer(page)
     assert "pip install torch --index-url https://download.pytorch.org/whl/cpu" in answer(page)

@@ -94,10 +94,10 @@ def test_jobs_that_come_together_are_one_array_and_end_each_for_itself(cluster, 
             slurm_engine.release(handle)
 
 
-def test_slurms_own_time_limit_is_a_time_limit(cluster, running):
+def test_a_time_limit_of_the_site_is_told_from_the_recipes(cluster, running):
     engine = engine_at(str(cluster.shared), minutes=1)
     seen = end(engine, running(engine))
-    assert (seen.state, seen.exit_code, seen.cause) == ("done", 124, Cause.TIME_LIMIT), seen
+    assert (seen.state, seen.exit_code, seen.cause) == ("done", 124, Cause.SITE_LIMIT), seen
 
 
 def test_a_node_that_dies_loses_its_job_and_its_successor_takes_it_up(

@@ -410,12 +410,12 @@ def test_a_read_that_is_cut_off_goes_on(store):
         if request.method != "GET" or requests:
             return None
         requests.append(request)
-        answer = store.patient._endpoint.http_session.send(request)
+        answer = store.client._endpoint.http_session.send(request)
         return AWSResponse(
             answer.url, answer.status_code, answer.headers, Short(answer.content[:1000])
         )
 
-    store.patient.meta.events.register("before-send.s3", before_send)
+    store.client.meta.events.register("before-send.s3", before_send)
     assert b"".join(store.chunks("whl/files/a.whl")) == DATA
     assert requests
 

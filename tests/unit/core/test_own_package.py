@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,7 +28,7 @@ from farm.plan.build import resolve
 from farm.plan.compat.stack import Stack
 from farm.plan.inputs import build_requires
 from farm.plan.matrix import load_matrix
-from farm.plan.options import Choice
+from farm.plan.options import OPTIONS, Choice, Option
 from farm.plan.recipe import names, recipe, use_project
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
@@ -922,3 +923,31 @@ def test_a_build_that_the_first_channel_does_not_offer_is_of_the_first_that_does
         file.write(f"\n  {name}:\n    extends: mine\n    summary: more\n    gpus: [sm70]\n")
     assert plan_of(own, "sm50-avx-py311").channel == "mine"
     assert plan_of(own, "sm70-avx-py311").channel == name
+
+
+@pytest.mark.parametrize("name", ["CFLAGS", "CXXFLAGS"])
+@pytest.mark.parametrize("key", ["env", "env_platform"])
+def test_compiler_flags_of_a_recipe_are_added_to_the_variants(own, name, key):
+    line = f'{{{name}: "-O2"}}' if key == "env" else f'{{linux: {{{name}: "-O2"}}}}'
+    if key == "env":
+        edit(own, ('env: {FARM_VERSION: "{version}"}', f"env: {line}"))
+    else:
+        edit(own, more=f"{key}: {line}\n")
+    plan = plan_of(own, "cpu-avx2-py311")
+    assert plan.env[name] == "-mavx2 -mfma -mf16c -O2"
+    assert plan.origins[f"env.{name}"].startswith("variant: avx2, with '-O2' of ")
+    other = {"CFLAGS": "CXXFLAGS", "CXXFLAGS": "CFLAGS"}[name]
+    assert plan.env[other] == "-mavx2 -mfma -mf16c"
+
+
+@pytest.mark.parametrize("name", ["CFLAGS", "CXXFLAGS"])
+def test_compiler_flags_of_an_option_are_added_to_the_variants(own, name, monkeypatch):
+    lto = Option("lto", "test", environment=lambda value: {name: "-flto"} if value else {})
+    monkeypatch.setitem(OPTIONS, "lto", replace(lto, pinned=False))
+    plan = plan_of(own, "cpu-avx2-py311", lto="thin")
+    assert plan.env[name] == "-mavx2 -mfma -mf16c -flto"
+
+
+def test_a_recipes_other_variables_replace_those_of_the_platform(own):
+    edit(own, ('env: {FARM_VERSION: "{version}"}', 'env: {CC: "clang"}'))
+    assert plan_of(own).env["CC"] == "clang"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
-from farm.machine.detect import choose, compatible, cpu_levels, levels
+from farm.machine.detect import choose, compatible, cpu_levels
 from farm.machine.readings import Cpu, Gpu, Missing, Os, Python, Readings
 from farm.plan.recommend import FarmBuild
 from farm.plan.variant import PYTHONS, Variant
@@ -271,7 +271,9 @@ def test_levels_ask_for_what_the_compiler_is_told_to_use():
     round.
     """
     needs = {
-        level: words for machine in levels().levels.values() for level, words in machine.items()
+        level: words
+        for machine in catalog.cpu_features().levels.values()
+        for level, words in machine.items()
     }
     assert set(catalog.cpu_levels()) - set(needs) == {"avx512bf16", "avx512vnni"}
     for name, level in catalog.cpu_levels().items():
@@ -349,7 +351,9 @@ def test_any_machine_gets_a_variant_that_its_cpu_runs_or_a_reason(readings):
     for name in (found.variant, *found.alternatives):
         variant = Variant.parse(name)
         assert variant.machine == readings.cpu.machine
-        assert set(levels().levels[variant.machine][variant.cpu]) <= set(readings.cpu.features)
+        assert set(catalog.cpu_features().levels[variant.machine][variant.cpu]) <= set(
+            readings.cpu.features
+        )
     assert found.reasons
     assert found.variant not in found.alternatives
 

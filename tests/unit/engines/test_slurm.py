@@ -7,7 +7,8 @@ import pytest
 from farm.base.errors import FarmError
 from farm.engines import slurm
 from farm.engines.base import Cause, Job, attempt_name
-from farm.engines.slurm import SlurmEngine, _below_farm, observation, sbatch_options
+from farm.engines.slurm import SlurmEngine, _below_farm, sbatch_options
+from farm.engines.slurm_states import observation
 from farm.plan.settings import Slurm, SlurmCard
 
 

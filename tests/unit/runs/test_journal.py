@@ -214,15 +214,15 @@ def test_threads_share_a_journal(journal):
     assert len(seen) == 100
 
 
-def test_another_schema_is_refused_and_left_alone(journal, path):
+def test_a_newer_schema_is_refused_and_left_alone(journal, path):
     with contextlib.closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("PRAGMA user_version = 7")
     raw.close()
     with pytest.raises(
-        UsageError, match=r"another version of the farm \(schema 7, this one knows 3\)"
+        UsageError, match=r"written by a newer farm \(schema 7, this one knows 3\)"
     ) as caught:
         Journal(path)
-    assert "upgrade" in caught.value.hint
+    assert "upgrade this one" in caught.value.hint
     raw = sqlite3.connect(path)
     assert raw.execute("PRAGMA user_version").fetchone() == (7,)
     raw.close()
