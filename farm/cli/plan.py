@@ -19,10 +19,10 @@ from farm.plan.environment import feature_rows
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
+from farm.plan.platforms.base import platform
 from farm.plan.recipe import recipe
 from farm.plan.recommend import Machine, buildable_here
 from farm.plan.settings import Settings
-from farm.platforms.base import platform
 from farm.platforms.facts import facts
 
 Row = tuple[str, str, str]
