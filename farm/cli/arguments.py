@@ -388,7 +388,8 @@ def _reconcile(parser: argparse.ArgumentParser) -> None:
     _flags(
         parser,
         {
-            "--take-back": "also take back a yank or removal that pages show and no event says (any more)"
+            "--take-back": "also take back what pages show and no record or event says (any more), and delete files "
+            "without a record"
         },
     )
 

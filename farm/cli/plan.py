@@ -22,11 +22,11 @@ from farm.plan.environment import feature_rows
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
+from farm.plan.platforms.base import platform
 from farm.plan.recipe import Recipe, recipe
 from farm.plan.recommend import Machine, buildable_here
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
-from farm.platforms.base import platform
 from farm.platforms.facts import facts
 from farm.run.workspace import Watcher, Workspace, journal_path, open_journal
 
