@@ -11,6 +11,7 @@ Everything else is fetched whole and checked against apt's hash. Exit codes: 0 d
 9 a download failed.
 """
 
+import contextlib
 import fnmatch
 import hashlib
 import http.client
@@ -24,6 +25,7 @@ import tarfile
 import tempfile
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -232,6 +234,38 @@ def install(part: dict[str, Any], root: str) -> None:
         stub(root, written[0], part["stub"])
 
 
+@contextlib.contextmanager
+def packages_of(suite: Optional[str]) -> Iterator[None]:
+    """Lets apt see the packages of another release while they are taken: CUDA's need nothing of
+    theirs.
+    """
+    if suite is None:
+        yield
+        return
+    mirror = first_mirror(Path("/etc/apt/sources.list").read_text(encoding="utf-8"))
+    added = Path("/etc/apt/sources.list.d/farm-toolkit.list")
+    added.write_text(f"deb {mirror} {suite} main contrib non-free\n", encoding="utf-8")
+    preferred = Path("/etc/apt/preferences.d/farm-toolkit")
+    preferred.write_text(
+        f"Package: *\nPin: release n={suite}\nPin-Priority: 990\n", encoding="utf-8"
+    )
+    if subprocess.run(["apt-get", "update", "-q=0"], check=False).returncode:
+        raise FailedError(f"apt cannot read {suite} of {mirror}")
+    try:
+        yield
+    finally:
+        added.unlink()
+        preferred.unlink()
+
+
+def first_mirror(text: str) -> str:
+    """The address of the first line of a sources.list."""
+    match = re.search(r"^deb (?:\[[^]]*\] )?(\S+) ", text, re.MULTILINE)
+    if not match:
+        raise FailedError("/etc/apt/sources.list names no mirror")
+    return match[1]
+
+
 def main() -> int:
     try:
         manifest = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
@@ -248,8 +282,9 @@ def main() -> int:
         )
         return 2
     try:
-        for part in parts:
-            install(part, root)
+        with packages_of(manifest.get("suite")):
+            for part in parts:
+                install(part, root)
     except (FailedError, OSError, lzma.LZMAError, tarfile.TarError) as error:
         print(f"install_debian_cuda: {error}", file=sys.stderr)
         return 9

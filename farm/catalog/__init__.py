@@ -217,8 +217,17 @@ def driver_branch(major: int) -> int:
     return next((branch for branch, end in NEXT_BRANCH.items() if branch <= major < end), major)
 
 
+@cache
 def debian_releases() -> dict[str, models.DebianRelease]:
-    return _read("debian", models.DebianReleases).releases
+    """Releases of Debian and its descendants by the farm's name."""
+    known = _read("debian", models.DebianReleases).releases
+    releases = dict(known)
+    for name, release in known.items():
+        if release.toolkit_of:
+            lender = known[release.toolkit_of]
+            toolkit = {key: getattr(lender, key) for key in ("cuda", "env", "components", "cudnn")}
+            releases[name] = release.model_copy(update=toolkit)
+    return releases
 
 
 def glibc_of_distributions() -> dict[str, str]:

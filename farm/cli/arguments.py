@@ -185,7 +185,14 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
         "build even if this plan's wheel is published; N: rebuild number, appended to the "
         "version as .N"
     )
-    _flags(parser, {"--no-publish": "stop after verify", "--no-smoke": "stop after publish"})
+    _flags(
+        parser,
+        {
+            "--no-publish": "stop after verify",
+            "--no-smoke": "stop after publish",
+            "--anyway": "build PyTorch even if upstream's own wheel runs on the card",
+        },
+    )
     _on(parser)
     text = "runs with a higher priority start first (default: 0)"
     parser.add_argument("--priority", type=int, default=0, metavar="N", help=text)

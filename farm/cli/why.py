@@ -40,11 +40,12 @@ def run_why(args: argparse.Namespace) -> int:
     selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
     found = judged.advised()
-    nearest = judged.nearest()
+    alternatives = judged.alternatives()
     if (
         judged.buildable and judged.channel != judge(project, selectors).channel
     ):  # another than a plan takes by itself
-        nearest = f"--channel {judged.channel}"
+        alternatives = [f"--channel {judged.channel}"]
+    nearest = ", or ".join(alternatives)
     if judged.complete:
         plan = resolve(project, replace(selectors, channel=judged.channel))
     else:
@@ -57,7 +58,8 @@ def run_why(args: argparse.Namespace) -> int:
         document = {
             "buildable": judged.buildable,
             "reasons": reasons,
-            "nearest": nearest,
+            "nearest": next(iter(alternatives), None),
+            "alternatives": alternatives,
             "evidence": proved,
         }
         document["not_pinned"] = floating

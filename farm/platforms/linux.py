@@ -80,6 +80,7 @@ def _image(templates: Templates, plan: Plan) -> Files:
     if native_compilers:
         scripts.append("native_compilers.sh")
     scripts += PYTHON_SCRIPTS if plan.python else ()
+    scripts += ("limit_symbols.py",) if base.limits else ()
     if toolkit:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
         image_env = base.env if toolkit.provider == "debian" else provider.env
@@ -97,6 +98,7 @@ def _image(templates: Templates, plan: Plan) -> Files:
         "image_env": image_env,
         "cxx": plan.env["CXX"],
         "native_compilers": native_compilers,
+        "limits": base.limits,
         # A package without CUDA code of its own may do without the compiler.
         "lowest_sm": min(cuda.sm) if cuda and toolkit and "nvcc" in toolkit.components else None,
     }
@@ -125,4 +127,8 @@ def _manifest(plan: Plan, toolkit: ToolkitPlan, release: DebianRelease) -> dict[
             "parts": [w | {"members": {f: prefix}} for w, f in zip(wheels, folders, strict=True)],
         }
     parts = [part.model_dump() for name in toolkit.components for part in release.components[name]]
-    return {"schema": 1, "parts": parts + [wheel | dict(release.cudnn or {}) for wheel in wheels]}
+    parts += [wheel | dict(release.cudnn or {}) for wheel in wheels]
+    debian: dict[str, object] = {"schema": 1, "parts": parts}
+    if release.toolkit_of:
+        debian["suite"] = catalog.debian_releases()[release.toolkit_of].suite
+    return debian

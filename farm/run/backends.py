@@ -16,7 +16,7 @@ import docker.errors
 from farm.base.errors import FarmError, NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines.base import Capacity, Engine, Traits
-from farm.engines.docker import DockerEngine, connect, machine_of
+from farm.engines.docker import DockerEngine, connect, machine_of, system_of
 from farm.engines.github import GithubApi, GithubEngine, Listed
 from farm.engines.github import connect as connect_github
 from farm.engines.host import HostEngine
@@ -240,7 +240,9 @@ def engine_for(plan: Plan, name: str | None = None) -> str:
     """
     if name is not None:
         return name
-    able = (name for name in ("docker", "host") if plan.platform in ENGINES[name].traits.platforms)
+    # In containers where those are the rule; else on a machine of that platform itself.
+    order = ("docker", "host") if facts(plan.platform).in_images else ("host", "docker")
+    able = (name for name in order if plan.platform in ENGINES[name].traits.platforms)
     return next(able, "docker")
 
 
@@ -266,12 +268,18 @@ def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
 
 def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
     client = connect(runner.url)
-    engine = DockerEngine(client, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+    engine = DockerEngine(
+        client,
+        cpus=runner.cpus,
+        memory=_bytes(runner.memory_gb),
+        disk=_bytes(runner.disk_gb),
+    )
 
     def workers() -> list[Worker]:
         return [
             Worker(
                 name,
+                platform=system_of(client),
                 machine=machine_of(client),
                 emulates=True,
                 memory=engine.capacity().memory,

@@ -268,6 +268,10 @@ set "FARM_NEXT=can this machine reach https://github.com/pytorch/pytorch.git? is
 set "FARM_OPTIONS=-c core.longpaths=true -c core.fsmonitor=false -c core.autocrlf=false -c core.symlinks=false -c safe.directory=*"
 set "GIT_TERMINAL_PROMPT=0"
 call :step
+rem In a container FARM_SOURCES is a volume, which outlives it: the clone of an earlier one.
+set "FARM_PACKED=%FARM_SOURCES%\e9ebda29d87ce0916ab08c06ab26fd3766a870e5.tar"
+if defined FARM_SOURCES if not exist C:\farm\src\ if exist "%FARM_PACKED%" mkdir C:\farm\src
+if defined FARM_SOURCES if not exist C:\farm\src\.git if exist "%FARM_PACKED%" "%FARM_PYTHON%" logged.py tar.exe -xf "%FARM_PACKED%" -C C:\farm\src
 set "FARM_HEAD="
 if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_ANSWERS%\head.txt 2>nul
 if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("%FARM_ANSWERS%\head.txt") do set "FARM_HEAD=%%h"
@@ -297,6 +301,10 @@ if not "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" goto :failed
 set "FARM_CODE=9"
 copy /y nul C:\farm\src\.git\farm.ok >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
+rem One that cannot be packed is only cloned again.
+if not defined FARM_SOURCES goto :paths
+"%FARM_PYTHON%" logged.py tar.exe -cf "%FARM_PACKED%.new" -C C:\farm\src .
+if "%ERRORLEVEL%"=="0" move /y "%FARM_PACKED%.new" "%FARM_PACKED%" >nul
 goto :paths
 :clean
 rem A tree of another plan: CMake would not run again with what that left, and keep its settings. One that git cannot

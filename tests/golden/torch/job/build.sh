@@ -125,6 +125,8 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     tar --extract --no-same-owner --file "$FARM_ROOT/source/22.tar" --directory third_party/XNNPACK --strip-components=0
     echo "farm: step patches/0001-mkl-fft-strides.patch"
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0001-mkl-fft-strides.patch"
+    echo "farm: step patches/0002-amx-without-avx512-tier.patch"
+    patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0002-amx-without-avx512-tier.patch"
     echo "farm: step prepare.sh"
     bash "$FARM_ROOT/job/recipe/prepare.sh"
     touch .farm-source
