@@ -171,7 +171,13 @@ def check_archive(wheel: Path) -> bytes:
                 if not entry.is_dir:
                     with archive.content(entry.name, ()) as (digest, _):
                         files[entry.name] = digest, entry.size
-            wrong = compare_record(read_record(archive, info.record)[1], info.record, files)
+            for_linux = all("linux" in tag.rpartition("-")[2] for tag in info.tags)
+            for name, problem in () if for_linux else archive.unportable.items():
+                raise PublishRefusedError(
+                    f"{wheel.name}: {name!r:.200}: {problem}", hint=_hint(wheel)
+                )
+            rows = read_record(archive, info.record)[1]
+            wrong = compare_record(archive, rows, info.record, files)
             if wrong:
                 raise PublishRefusedError(
                     f"{wheel.name}: {wrong[0][0]!r:.200}: {wrong[0][1]}", hint=_hint(wheel)

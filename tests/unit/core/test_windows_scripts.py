@@ -22,11 +22,11 @@ from farm.cli.main import main
 from farm.plan.build import resolve
 from farm.plan.compat.stack import Stack
 from farm.plan.matrix import load_matrix
+from farm.plan.platforms.base import platform
+from farm.plan.platforms.windows import cmd_text, visual_studio, wheel, windows_tools
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.platforms.base import platform
-from farm.platforms.windows import cmd_text, visual_studio, wheel, windows_tools
 from tests.plans import plan_of
 from tests.servers.threads import Handler, answered_by
 
