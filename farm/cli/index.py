@@ -19,12 +19,13 @@ from farm.index.admission import Admission
 from farm.index.backends import open_store
 from farm.index.batch import Offer, in_folders, in_index, publish_all
 from farm.index.changes import record_event
+from farm.index.check import Problem, Trial, check
 from farm.index.layout import CATALOGUE
 from farm.index.mirror import copy_index
 from farm.index.pages import check_there
 from farm.index.publish import check_store
 from farm.index.reader import open_reader
-from farm.index.reconcile import Problem, Trial, check, reconcile
+from farm.index.reconcile import reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
 from farm.index.stores import Store
 from farm.index.variants import (
@@ -188,12 +189,24 @@ def _reconcile(args: argparse.Namespace) -> int:
         f"left out: {name} was claimed, and its bytes are not there; publish it again"
         for name in done.missing
     ]
+    lines += [
+        f"left out: {name}: its files have other bytes than its record says; bring back the file "
+        "from a backup"
+        for name in done.differing
+    ]
+    verb = "deleted" if args.take_back else "without a record (--take-back deletes it)"
+    lines += [f"{verb}: {key}" for key in done.orphans]
     show.answer(
         args,
-        {"written": written, "missing": list(done.missing)},
+        {
+            "written": written,
+            "missing": list(done.missing),
+            "differing": list(done.differing),
+            "orphans": list(done.orphans),
+        },
         [*lines, f"{len(written)} pages written"],
     )
-    return 7 if done.missing else 0
+    return 7 if done.missing or done.differing else 0
 
 
 def _copy(args: argparse.Namespace) -> int:

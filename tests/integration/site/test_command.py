@@ -7,7 +7,7 @@ import yaml
 
 from farm.cli.main import main
 from farm.index.backends import open_store
-from farm.index.reconcile import check
+from farm.index.check import check
 from farm.plan.settings import load_settings
 from farm.run.smoke import keep_report
 from farm.run.workspace import Watcher, Workspace
