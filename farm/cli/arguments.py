@@ -195,6 +195,9 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
     )
     _on(parser)
     text = "runs with a higher priority start first (default: 0)"
+    parser.add_argument(
+        "--yes", action="store_true", help="queue several builds without a question"
+    )
     parser.add_argument("--priority", type=int, default=0, metavar="N", help=text)
     _detach(parser)
     _verbosity(parser)
@@ -206,7 +209,7 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    _selectors(parser)
+    _selectors(parser, several=True)
     _flags(parser, {"--all": "print the variables and every test of the build as well"})
 
 

@@ -15,10 +15,10 @@ from farm.plan.build import judge, resolve
 from farm.plan.compat.rules import parse_msvc
 from farm.plan.compat.stack import parse_driver, parse_gcc
 from farm.plan.evidence import load_evidence
+from farm.plan.platforms.base import platform
 from farm.plan.recommend import FarmBuild, Machine, buildable_here
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.platforms.base import platform
 from farm.platforms.facts import facts
 
 

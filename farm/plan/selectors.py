@@ -16,9 +16,9 @@ from farm.plan.compat.stack import Reason, Stack
 from farm.plan.inputs import commit_of, standalone_packages
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
 from farm.plan.options import FILE, OPTIONS, Choice, Option, Value, option
+from farm.plan.platforms.base import platform
 from farm.plan.recipe import GitSource, Recipe, recipe
 from farm.plan.variant import Variant
-from farm.platforms.base import platform
 from farm.platforms.facts import DEFAULT
 
 

@@ -25,9 +25,9 @@ from farm.engines.swarm import Exchange, SwarmEngine
 from farm.plan.compat.rules import driver_knows_gpu, driver_runs_cuda
 from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan
+from farm.plan.platforms.base import Platform, platform
 from farm.plan.settings import Card, Runner, Slurm, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
-from farm.platforms.base import Platform, platform
 from farm.platforms.facts import DEFAULT, PLATFORMS, facts, here, named
 from farm.run.queue import Worker
 from farm.run.workspace import Workspace

@@ -16,7 +16,7 @@ from farm.base.text import log_line
 from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
 from farm.engines.transfer import storing
 from farm.plan.file import Plan
-from farm.platforms.base import platform
+from farm.plan.platforms.base import platform
 from farm.platforms.facts import DEFAULT
 from farm.run.journal import EVERY_S
 from farm.run.workspace import Watcher

@@ -20,7 +20,7 @@ from farm.base.locks import retry_while_open
 from farm.base.project import LOCAL
 from farm.engines.base import FINAL, Cause, Engine, Observation, State
 from farm.engines.transfer import LocalDiskError
-from farm.platforms.base import platform
+from farm.plan.platforms.base import platform
 from farm.run import bundle
 from farm.run.build_job import (
     cache_volume,

@@ -20,9 +20,9 @@ from farm.engines.base import Engine, Job
 from farm.engines.docker import ERRORS, ISOLATION, DockerEngine, host_version
 from farm.engines.slurm import SlurmEngine
 from farm.plan.file import Plan
+from farm.plan.platforms.base import platform
 from farm.plan.recipe import recipe
 from farm.plan.render import Rendered, render
-from farm.platforms.base import platform
 from farm.run.backends import Backend, open_backend, this_machine
 from farm.run.build_job import completed
 from farm.run.inputs import SCRIPTS, fetch

@@ -11,8 +11,8 @@ from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.engines import images
 from farm.engines.base import Cause
 from farm.engines.docker import DockerEngine, connect, host_version, system_of
+from farm.plan.platforms.base import platform
 from farm.plan.render import render
-from farm.platforms.base import platform
 from farm.run.build_job import container_cache, follow, judge, make_job
 from farm.run.workspace import Watcher
 from tests.plans import ROOT, plan_of

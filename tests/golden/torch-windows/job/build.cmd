@@ -167,6 +167,8 @@ set "FARM_STEP=checks"
 set "FARM_NEXT=the lines above say what is missing, and how to get it"
 call :step
 set "FARM_SHOW=all"
+set "FARM_SDK=Microsoft.VisualStudio.Component.Windows10SDK.19041"
+set "FARM_TOOLSET=Microsoft.VisualStudio.Component.VC.14.29.16.11.x86.x64"
 "%FARM_PYTHON%" logged.py "%FARM_PYTHON%" check_machine.py plan.json 20.0
 set "FARM_EXIT=%ERRORLEVEL%"
 set "FARM_SHOW="

@@ -184,10 +184,10 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
 
 @cache
 def platform(name: str) -> Platform:
-    """The PLATFORM of the module `farm.platforms.<name>`. Raises UsageError: there is none; with
+    """The PLATFORM of the module `farm.plan.platforms.<name>`. Raises UsageError: there is none; with
     the nearest names.
     """
     module = import_module(
-        f"farm.platforms.{facts(name).name}"
+        f"{__package__}.{facts(name).name}"
     )  # late: a command needs one of them, or none
     return cast("Platform", module.PLATFORM)

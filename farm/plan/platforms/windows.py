@@ -39,8 +39,8 @@ from farm.plan.compat.rules import msc_ver, numpy_end
 from farm.plan.compat.stack import Stack, effects
 from farm.plan.file import Plan, ToolkitPlan, ToolPin, WheelPin, WindowsPlan
 from farm.plan.inputs import source_folder
+from farm.plan.platforms.base import Files, Platform, Templates, Variables
 from farm.plan.recipe import Recipe, recipe
-from farm.platforms.base import Files, Platform, Templates, Variables
 from farm.platforms.facts import PLATFORMS
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -141,7 +141,7 @@ def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
         raise NotBuildableError(
             f"the farm has no pinned {name}{limit} for {python} on Windows",
             hint=f"it has one for {', '.join(pinned)}; others go into "
-            "farm/platforms/windows.yaml, with sha256",
+            "farm/plan/platforms/windows.yaml, with sha256",
         )
     return max(found, key=lambda pair: Version(pair[0]))
 
