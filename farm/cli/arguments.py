@@ -171,6 +171,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--channel", help="the channel to add it to (default: the project's only one)"
     )
+    _flags(parser, {"--anyway": "write the recipe even if the farm cannot build such a package"})
 
 
 def add_submit(parser: argparse.ArgumentParser) -> None:
@@ -195,6 +196,9 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
     )
     _on(parser)
     text = "runs with a higher priority start first (default: 0)"
+    parser.add_argument(
+        "--yes", action="store_true", help="queue several builds without a question"
+    )
     parser.add_argument("--priority", type=int, default=0, metavar="N", help=text)
     _detach(parser)
     _verbosity(parser)
@@ -206,7 +210,7 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    _selectors(parser)
+    _selectors(parser, several=True)
     _flags(parser, {"--all": "print the variables and every test of the build as well"})
 
 

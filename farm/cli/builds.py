@@ -26,6 +26,7 @@ from farm.base.text import plain
 from farm.cli import show
 from farm.cli.advice import advice_for
 from farm.cli.arguments import AGAIN
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, confirm
 from farm.cli.progress import watching
 from farm.cli.runs import POLL_S, explain_end, lines, say_what_goes_on, summary, wait_for_ends
 from farm.cli.selection import (
@@ -79,6 +80,7 @@ def run_submit(args: argparse.Namespace) -> int:
     if not (several or rebuild or args.from_bundle):
         ask_if_needless(args, plans[0])
     wanted = []
+    builds = []
     for plan in plans:
         on = engine_for(plan, args.on)
         # Only where something is to be published: with --no-publish the wheel itself is wanted.
@@ -90,7 +92,9 @@ def run_submit(args: argparse.Namespace) -> int:
                     args, use_published(workspace, plan, record, test=until == "smoke")
                 )
             if record is not None:
+                builds.append(Build(plan, PUBLISHED))
                 continue
+        builds.append(Build(plan, TO_BUILD))
         wanted.append(
             (
                 plan,
@@ -99,8 +103,11 @@ def run_submit(args: argparse.Namespace) -> int:
         )
     if not queued:
         return carry_out(args, workspace, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
-    if len(wanted) < len(plans):
-        show.note(f"{len(plans) - len(wanted)} of {len(plans)} are published already")
+    machines = ", ".join(kind.machines(workspace))
+    on = engine_for(plans[0], args.on)
+    if not confirm(args, Batch(builds), settings.ask_above, f"{machines} ({on})"):
+        show.note("farm: nothing was queued")
+        return ExitCode.INTERRUPTED
     return hand_over(args, workspace, wanted, several=several)
 
 

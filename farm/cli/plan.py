@@ -13,7 +13,8 @@ from farm.base.text import duration
 from farm.catalog.gpus import is_integrated
 from farm.cli import show
 from farm.cli.advice import Advice, advice_for
-from farm.cli.selection import project_of, selectors_of
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build
+from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build import judge, resolve
@@ -27,6 +28,7 @@ from farm.plan.recommend import Machine, buildable_here
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.platforms.facts import facts
+from farm.run.workspace import Watcher, Workspace, journal_path, open_journal
 
 Line = tuple[str, str]
 """What is said, and the text."""
@@ -57,11 +59,16 @@ class PlanReport:
 def run_plan(args: argparse.Namespace) -> int:
     """Print a plan: as its file, or for a person."""
     project, settings = project_of(args)
-    selectors = selectors_of(args, project, settings)
+    complete = args.all
+    args.all = False  # `--all` of this command prints more of one build
+    chosen = list(each_build(args, project))
+    if len(chosen) > 1:
+        return _run_plans(args, project, settings, chosen)
+    selectors = selectors_of(chosen[0], project, settings)
     if args.json:
         print(resolve(project, selectors).to_json(), end="")
     else:
-        _print(report_of(project, settings, selectors), complete=args.all)
+        _print(report_of(project, settings, selectors), complete=complete)
     return 0
 
 
@@ -80,6 +87,7 @@ def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanRe
             *feature_rows(plan.features, plan.without),
             *_same_without_a_gpu(plan),
             *_cost(plan),
+            *_done_here(project, settings, plan),
             *tests,
             *warnings,
             *_tested_instead(project, plan, evidence),
@@ -115,6 +123,39 @@ def _print(report: PlanReport, *, complete: bool) -> None:
         show.say(
             f"--all prints {len(plan.env)} variables of the build and each of its tests as well"
         )
+
+
+def _run_plans(
+    args: argparse.Namespace,
+    project: Path,
+    settings: Settings,
+    chosen: list[argparse.Namespace],
+) -> int:
+    """Print a line for each of several builds, and what they cost together."""
+    from farm.run.resume import find_published
+
+    workspace = Workspace(project, settings, Watcher())
+    builds = {}
+    for words in chosen:
+        plan = resolve(project, selectors_of(words, project, settings))
+        published = find_published(workspace, plan) is not None
+        builds[plan.digest] = Build(plan, PUBLISHED if published else TO_BUILD)
+    batch = Batch(list(builds.values()))
+    if args.json:
+        show.json_document(batch.to_json())
+    else:
+        batch.show()
+    return 0
+
+
+def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
+    """What this project's journal says of the build."""
+    from farm.run.built_here import rows
+
+    if not journal_path(project, settings).is_file():
+        return []
+    with open_journal(project, settings) as journal:
+        return list(rows(journal, plan.digest, plan.package))
 
 
 def _choices(plan: Plan) -> list[Row]:

@@ -865,6 +865,12 @@ class Journal:
         )
         return tuple(map(_run, self._rows(query, plan_digest, limit)))
 
+    def successes(self, package: str, limit: int) -> tuple[Run, ...]:
+        """The newest runs of a package that succeeded, newest first."""
+        query = """SELECT * FROM runs WHERE result = 'success'
+            AND json_extract(request, '$.package') = ? ORDER BY id DESC LIMIT ?"""
+        return tuple(map(_run, self._rows(query, package, limit)))
+
     def failed(self) -> tuple[Run, ...]:
         """The runs that failed, were not cancelled, and are the newest of their plan, oldest
         first.
