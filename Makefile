@@ -15,6 +15,7 @@ help:  ## what there is
 
 # --no-compile: what is imported is compiled then.
 $(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("farm: needs Python 3.11 or newer, and " + sys.executable + " is Python " + sys.version.split()[0] + "\nnext: make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-build.lock
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .

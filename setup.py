@@ -1,7 +1,16 @@
 """What pyproject.toml cannot say: a wheel carries ci/ and dockerfiles/, as a checkout has them."""
 
 import shutil
+import sys
 from pathlib import Path
+
+# Before anything is downloaded or compiled for a Python that cannot run it.
+if sys.version_info < (3, 11):  # noqa: UP036 that is what it is for
+    sys.exit(
+        "farm: needs Python 3.11 or newer, and {} is Python {}.{}".format(
+            sys.executable, *sys.version_info[:2]
+        )
+    )
 
 from setuptools import setup
 from setuptools.command.build_py import build_py

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from farm.catalog.models import PinnedWheel
+from farm.plan.platforms.windows import windows_tools
 from farm.plan.variant import PYTHONS
-from farm.platforms.windows import windows_tools
 from tools.package_index import RemoteWheel, Wheel, release_key, wheels
 
 MACHINES = ("x86_64", "aarch64")

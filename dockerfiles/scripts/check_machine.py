@@ -9,6 +9,7 @@ cannot be reached.
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,20 @@ import count_jobs
 import install_toolkit as toolkit
 
 FARM = Path("C:/farm")
+# Who runs this, whether Defender looks at each file that is opened, and what it leaves out; it
+# shows administrators alone what that is.
+ASK_WINDOWS = """
+[Security.Principal.WindowsIdentity]::GetCurrent().User.Value
+(Get-MpComputerStatus).RealTimeProtectionEnabled
+(Get-MpPreference).ExclusionPath
+"""
+ASK_S = 60
+SERVICES = {
+    "S-1-5-18": "SYSTEM",
+    "S-1-5-19": "LOCAL SERVICE",
+    "S-1-5-20": "NETWORK SERVICE",
+}
+EXCLUDE = "in PowerShell as administrator: Add-MpPreference -ExclusionPath C:\\farm"
 ENGLISH = "1033"
 LONG_PATHS = r"SYSTEM\CurrentControlSet\Control\FileSystem"
 
@@ -37,12 +52,57 @@ def setup(component: str) -> str:
     return f'{start} --installPath "{os.environ.get("FARM_VS", "")}" {component}'
 
 
+def windows_says() -> list[str]:
+    """Return the lines of Windows' answer to ASK_WINDOWS; none where there is no PowerShell."""
+    command = ["powershell", "-NoProfile", "-NonInteractive", "-Command", ASK_WINDOWS]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+def account(answer: list[str]) -> Iterator[Lack]:
+    """An account of a service: it has no profile, no Python of its own and no proxy settings."""
+    name = SERVICES.get(answer[0]) if answer else None
+    if name:
+        text = f"this runs as {name}: settings of pip, git and a proxy, and a Python, of yours are not its"
+        cure = "give the service an account of its own: services.msc, Log On; then run all as that account"
+        yield Lack(0, text, cure)
+
+
+def defender(answer: list[str]) -> Iterator[Lack]:
+    """Defender, which opens each object file after the compiler: slow, and a locked file now and
+    then.
+    """
+    if "True" not in answer[1:2]:
+        return
+    excluded = {path.lower().rstrip("\\") for path in answer[2:]}
+    if not excluded & {"c:", "c:\\farm"}:
+        text = (
+            "Defender reads each file of the build: it takes longer, and may stop at a file in use"
+        )
+        yield Lack(0, text, EXCLUDE)
+
+
 def compiler() -> Iterator[Lack]:
-    """Windows SDK, and English messages of cl.exe."""
-    folders = [Path(each) for each in os.environ.get("INCLUDE", "").split(os.pathsep) if each]
-    if not any((each / "windows.h").is_file() for each in folders):
+    """The components of Visual Studio that a build uses, and English messages of cl.exe."""
+    sdk = os.environ.get("FARM_SDK", "Microsoft.VisualStudio.Component.Windows10SDK.19041")
+    include = [Path(each) for each in os.environ.get("INCLUDE", "").split(os.pathsep) if each]
+    library = [Path(each) for each in os.environ.get("LIB", "").split(os.pathsep) if each]
+    if not any((each / "windows.h").is_file() for each in include):
         text = "no Windows SDK: vcvarsall.bat put no folder with windows.h into INCLUDE"
-        yield Lack(3, text, setup("--add Microsoft.VisualStudio.Component.Windows10SDK.19041"))
+        yield Lack(3, text, setup(f"--add {sdk}"))
+    elif library and not any((each / "kernel32.lib").is_file() for each in library):
+        text = "the Windows SDK is not whole: no folder of LIB has kernel32.lib"
+        yield Lack(3, text, setup(f"--add {sdk}"))
+    for name, component in (
+        ("rc.exe", sdk),
+        ("mt.exe", sdk),
+        ("link.exe", os.environ.get("FARM_TOOLSET", "")),
+    ):
+        if component and shutil.which("cl.exe") and not shutil.which(name):
+            yield Lack(3, f"vcvarsall.bat put no {name} on PATH", setup(f"--add {component}"))
     cl = shutil.which("cl.exe")
     if cl and not (Path(cl).parent / ENGLISH / "clui.dll").is_file():
         text = (
@@ -143,10 +203,17 @@ def archives(plan: dict[str, Any]) -> Iterator[Lack]:
 
 def main(argv: list[str]) -> int:
     plan = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
-    found = [*compiler(), *room(plan, float(argv[1])), *archives(plan)]
-    for lack in found:
+    answer = windows_says()
+    lacks = [
+        *compiler(),
+        *room(plan, float(argv[1])),
+        *account(answer),
+        *defender(answer),
+        *archives(plan),
+    ]
+    for lack in lacks:
         print(f"{'missing' if lack.code else 'warning'}: {lack.text}\n  {lack.cure}", flush=True)
-    return max((lack.code for lack in found), default=0)
+    return max((lack.code for lack in lacks), default=0)
 
 
 if __name__ == "__main__":

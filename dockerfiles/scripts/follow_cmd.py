@@ -1,6 +1,7 @@
 """Runs a batch file and shows what it writes into its log, while it runs.
 
-Usage: follow_cmd.py BATCH LOG. Ends with the batch file's exit code. What that prints itself stands
+Usage: follow_cmd.py BATCH LOG [SECONDS]. Ends with the batch file's exit code; after SECONDS with
+124: a container whose first program this is ends then, with all that runs in it. What that prints itself stands
 in its log as well, so it is shown only where no log came to be. The log must not be there before.
 """
 
@@ -14,9 +15,13 @@ from pathlib import Path
 POLL_S = 0.2
 
 
-def follow(batch: str, log: Path) -> int:
-    """The exit code of `batch`."""
+TIMED_OUT = 124
+
+
+def follow(batch: str, log: Path, limit_s: float = float("inf")) -> int:
+    """Return the exit code of `batch`, or TIMED_OUT."""
     shown = 0
+    end = time.monotonic() + limit_s
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             ["cmd", "/d", "/c", batch],
@@ -29,6 +34,9 @@ def follow(batch: str, log: Path) -> int:
             shown += show(log, shown)
             if ended:
                 break
+            if time.monotonic() > end:
+                print(f"follow_cmd.py: not done after {limit_s:g} s", flush=True)
+                return TIMED_OUT
             time.sleep(POLL_S)
         if not shown:
             output.seek(0)
@@ -55,4 +63,4 @@ def show(log: Path, since: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(follow(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(follow(sys.argv[1], Path(sys.argv[2]), *map(float, sys.argv[3:])))

@@ -318,17 +318,29 @@ def fetch(url: str, target: Path, limit: int) -> None:
 
 
 def reach(url: str) -> str:
-    """Asks a server for the first byte of a file; empty, or why it does not come."""
+    """Ask a server for the first byte of a file.
+
+    Returns:
+        Why it does not come; empty if it does. A page is no file: a site that was suspended, or a
+        network that wants a login, answers with one, and with status 200.
+    """
     if CURL:
-        code, message = _curl(
-            url, Path(os.devnull), sys.maxsize, "--range", "0-0", "--max-time", "60", "--retry", "0"
-        )
-        return message if code else ""
-    try:
-        with _opener().open(_request(url, 0), timeout=TIMEOUT_S):
-            return ""
-    except OSError as error:  # urllib's errors are among them
-        return str(error)
+        with tempfile.TemporaryDirectory() as folder:
+            first = Path(folder, "first")
+            once = ("--range", "0-0", "--max-time", "60", "--retry", "0")
+            code, message = _curl(url, first, sys.maxsize, *once)
+            if code:
+                return message
+            beginning = first.read_bytes()[:1] if first.exists() else b""
+    else:
+        try:
+            with _opener().open(_request(url, 0), timeout=TIMEOUT_S) as answer:
+                beginning = answer.read(1)
+        except OSError as error:  # urllib's errors are among them
+            return str(error)
+    if not beginning.strip() or beginning == b"<":
+        return "it answers with a page, not with the file"
+    return ""
 
 
 def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:

@@ -6,9 +6,10 @@ blow up when copied) and duplicate keys (where the last one silently wins) are r
 """
 
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import (
@@ -40,6 +41,9 @@ class Model(BaseModel):
     """Base of everything that is read from a file: immutable, unknown keys refused, no silent
     conversion.
     """
+
+    old_keys: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier releases, each with its name of today: they are read, with a warning."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
@@ -131,7 +135,7 @@ def checked(path: Path, raw: bytes, model: type[M]) -> M:
     """As `load`, of text that may be written to `path` later."""
     try:
         text = raw.decode("utf-8")
-        data, node = document(text, path)
+        data, node = document(text, path, model)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -153,7 +157,7 @@ def checked(path: Path, raw: bytes, model: type[M]) -> M:
         raise UsageError("\n".join(explain(path, node, model, error))) from error
 
 
-def document(text: str, path: Path) -> tuple[Any, yaml.Node]:
+def document(text: str, path: Path, model: type[BaseModel] | None = None) -> tuple[Any, yaml.Node]:
     """Plain data out of YAML text, and the node that it came from, for the lines of what a model
     refuses.
 
@@ -166,6 +170,8 @@ def document(text: str, path: Path) -> tuple[Any, yaml.Node]:
         node = loader.get_single_node()
         if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
             raise UsageError(f"{path}: empty")
+        if model is not None:
+            _rename_old_keys(node, path, [model], text.splitlines())
         _check_nodes(node, path, loader)
         return loader.construct_document(node), node
     finally:
@@ -236,6 +242,35 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
         ) as error:  # such as `0b_`, which looks like a number and is none
             kind = node.tag.removeprefix(_TAG)
             raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {kind}") from error
+
+
+def warn(text: str) -> None:
+    """Tell the user something about a file that was read."""
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def _rename_old_keys(
+    node: yaml.Node, path: Path, models: list[type[BaseModel]], lines: list[str]
+) -> None:
+    """Give keys of earlier releases their name of today, and say how the line is written now."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _rename_old_keys(item, path, models, lines)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        for model in models:
+            new = getattr(model, "old_keys", {}).get(key.value)
+            if new is not None:
+                number = key.start_mark.line
+                line = lines[number].strip().replace(key.value, new, 1)
+                warn(f"{path}:{number + 1}: key {key.value!r} is now {new!r}; write: {line}")
+                key.value = new
+        fields = [m.model_fields[key.value] for m in models if key.value in m.model_fields]
+        inner = [model for field in fields for model in _models_in(field.annotation)]
+        _rename_old_keys(value, path, inner or models, lines)
 
 
 MEANINGS: dict[str, str] = {}  # patterns in words; `farm.base.yamlfile.pattern` adds to it

@@ -56,6 +56,7 @@ class Grammar(Model):
     cards: list[CardRule]
     mentioned: str
     fields: dict[str, list[FieldRule]]
+    systems: dict[str, str]
     flags: str
     distributions: dict[str, str]
     columns: dict[str, list[str]]
@@ -84,7 +85,7 @@ class Pasted:
     Attributes:
         cards: The cards, in their order; none where `problem` says why.
         driver: The driver's version; Windows' own number is converted.
-        platform: `linux`, `windows` or `macos`.
+        platform: The system, in the words of `systems`.
         machine: `x86_64` or `aarch64`.
         python: The Python, such as `py311`.
         glibc: The version of the C library.
@@ -113,7 +114,7 @@ class Pasted:
         if self.driver:
             parts.append(f"driver {self.driver}")
         if self.platform:
-            system = {"linux": "Linux", "windows": "Windows", "macos": "macOS"}[self.platform]
+            system = grammar().systems[self.platform]
             parts.append(system if self.machine is None else f"{system} on {self.machine}")
         if self.python:
             parts.append(f"Python 3.{self.python[3:]}")

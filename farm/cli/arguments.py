@@ -162,15 +162,20 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["new"], help="write a recipe and its line in a channel")
+    parser.add_argument(
+        "action",
+        choices=["new", "remove"],
+        help="new: write a recipe and its line in a channel; remove: take both away",
+    )
     parser.add_argument(
         "source",
         metavar="NAME[==VERSION]",
-        help="a project of the Python index, or a folder (./mine)",
+        help="a project of the Python index, or a folder (./mine); remove: a folder of recipes/",
     )
     parser.add_argument(
         "--channel", help="the channel to add it to (default: the project's only one)"
     )
+    _flags(parser, {"--anyway": "write the recipe even if the farm cannot build such a package"})
 
 
 def add_submit(parser: argparse.ArgumentParser) -> None:
@@ -185,9 +190,19 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
         "build even if this plan's wheel is published; N: rebuild number, appended to the "
         "version as .N"
     )
-    _flags(parser, {"--no-publish": "stop after verify", "--no-smoke": "stop after publish"})
+    _flags(
+        parser,
+        {
+            "--no-publish": "stop after verify",
+            "--no-smoke": "stop after publish",
+            "--anyway": "build PyTorch even if upstream's own wheel runs on the card",
+        },
+    )
     _on(parser)
     text = "runs with a higher priority start first (default: 0)"
+    parser.add_argument(
+        "--yes", action="store_true", help="queue several builds without a question"
+    )
     parser.add_argument("--priority", type=int, default=0, metavar="N", help=text)
     _detach(parser)
     _verbosity(parser)
@@ -199,7 +214,7 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    _selectors(parser)
+    _selectors(parser, several=True)
     _flags(parser, {"--all": "print the variables and every test of the build as well"})
 
 
@@ -378,7 +393,8 @@ def _reconcile(parser: argparse.ArgumentParser) -> None:
     _flags(
         parser,
         {
-            "--take-back": "also take back a yank or removal that pages show and no event says (any more)"
+            "--take-back": "also take back what pages show and no record or event says (any more), and delete files "
+            "without a record"
         },
     )
 

@@ -24,7 +24,9 @@ from farm.base.errors import (
 from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.text import plain
 from farm.cli import show
+from farm.cli.advice import advice_for
 from farm.cli.arguments import AGAIN
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, confirm
 from farm.cli.progress import watching
 from farm.cli.runs import POLL_S, explain_end, lines, say_what_goes_on, summary, wait_for_ends
 from farm.cli.selection import (
@@ -75,7 +77,10 @@ def run_submit(args: argparse.Namespace) -> int:
             "background",
             hint="name one --variant, and leave out --on and --detach",
         )
+    if not (several or rebuild or args.from_bundle):
+        ask_if_needless(args, plans[0])
     wanted = []
+    builds = []
     for plan in plans:
         on = engine_for(plan, args.on)
         # Only where something is to be published: with --no-publish the wheel itself is wanted.
@@ -87,7 +92,9 @@ def run_submit(args: argparse.Namespace) -> int:
                     args, use_published(workspace, plan, record, test=until == "smoke")
                 )
             if record is not None:
+                builds.append(Build(plan, PUBLISHED))
                 continue
+        builds.append(Build(plan, TO_BUILD))
         wanted.append(
             (
                 plan,
@@ -96,9 +103,32 @@ def run_submit(args: argparse.Namespace) -> int:
         )
     if not queued:
         return carry_out(args, workspace, plans[0], until, pieces=args.from_bundle, rebuild=rebuild)
-    if len(wanted) < len(plans):
-        show.note(f"{len(plans) - len(wanted)} of {len(plans)} are published already")
+    machines = ", ".join(kind.machines(workspace))
+    on = engine_for(plans[0], args.on)
+    if not confirm(args, Batch(builds), settings.ask_above, f"{machines} ({on})"):
+        show.note("farm: nothing was queued")
+        return ExitCode.INTERRUPTED
     return hand_over(args, workspace, wanted, several=several)
+
+
+def ask_if_needless(args: argparse.Namespace, plan: Plan) -> None:
+    """Ask before PyTorch is built for a card that upstream's own wheel runs on.
+
+    A channel that was named is an answer already.
+
+    Raises:
+        UsageError: The answer is no, or nobody can be asked.
+    """
+    upstream = advice_for(plan)
+    if upstream is None or args.anyway or args.channel:
+        return
+    show.note(f"{upstream.text}:")
+    show.note(f"  {upstream.pip}")
+    if sys.stdin.isatty() and sys.stdout.isatty() and not args.json:
+        answer = input(f"build {plan.package} {plan.version} all the same? [y/N] ")
+        if answer.strip().lower() in ("y", "yes"):
+            return
+    raise UsageError("nothing was built: upstream's wheel will do", hint="--anyway builds it")
 
 
 def run_build(args: argparse.Namespace) -> int:

@@ -1,51 +1,130 @@
 """`farm detect`: show this machine, the wheel for it and the pip command."""
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from farm.cli import show
+from farm.cli.advice import advice
 from farm.cli.selection import project_of
 from farm.index.backends import open_store
 from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
 from farm.machine.host import Machine
 from farm.machine.readings import Readings, collect
 from farm.plan.compat import official
+from farm.plan.compat.official import Question
+from farm.plan.compat.stack import NUMBERS
 from farm.plan.recommend import FarmBuild, buildable_here
+from farm.plan.settings import Settings
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(frozen=True)
+class Detected:
+    """What was read of this machine, and what is for it.
+
+    Attributes:
+        readings: The machine.
+        recommendation: The variant for it, and the published wheel of it.
+        first: The sentence to begin with, and the line to copy.
+        elsewhere: Wheels of others: the maker, what it is, the line that installs it.
+    """
+
+    readings: Readings
+    recommendation: Recommendation
+    first: tuple[str, str] | None
+    elsewhere: tuple[tuple[str, str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        models = {"readings": self.readings, "recommendation": self.recommendation}
+        document: dict[str, Any] = {
+            name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()
+        }
+        document["first"] = {"text": self.first[0], "line": self.first[1]} if self.first else None
+        document["elsewhere"] = [
+            {"maker": maker, "what": what, "install": install}
+            for maker, what, install in self.elsewhere
+        ]
+        return document
 
 
 def run_detect(args: argparse.Namespace) -> int:
     """Print the readings and the recommendation; 0 if there is a variant, else 3."""
-    readings = collect(Machine())
     project, settings = project_of(args)
-    own, too_old = _builds(project, readings)
-    found = choose(readings, own)
-    if too_old and found.variant:
-        found = found.model_copy(update={"warnings": (*found.warnings, too_old)})
-    index = root = args.index or settings.index_at(project)
-    if not index.startswith(("https://", "http://")):
-        # The public address is that of the index in ci/farm.yaml: of one that was named it says
-        # nothing.
-        root = (None if args.index else settings.index_public_url) or open_store(index).url("")
-    found = with_published(found, readings, index, root)
-    others = list(_other_makers(readings))
+    detected = detect(collect(Machine()), project, settings, args.index)
     if args.json:
-        models = {"readings": readings, "recommendation": found}
-        document: dict[str, Any] = {
-            name: each.model_dump(mode="json", by_alias=True) for name, each in models.items()
-        }
-        document["elsewhere"] = [
-            dict(zip(("maker", "what", "install"), o, strict=True)) for o in others
-        ]
-        show.json_document(document)
+        show.json_document(detected.to_json())
     else:
-        _print_detected(readings, found, others)
-    return 0 if found.variant else 3
+        _print(detected)
+    return 0 if detected.recommendation.variant else 3
+
+
+def detect(
+    readings: Readings, project: Path, settings: Settings, named_index: str | None = None
+) -> Detected:
+    """Find what is for a machine: a wheel of PyTorch, of the index, of others, or a build.
+
+    Args:
+        readings: The machine.
+        project: The project whose channels may build for it.
+        settings: The settings of the project, which name the index.
+        named_index: Another index to look into.
+    """
+    builds, driver_fault = _builds(project, readings)
+    recommendation = choose(readings, builds)
+    if driver_fault and recommendation.variant:
+        warnings = (*recommendation.warnings, driver_fault)
+        recommendation = recommendation.model_copy(update={"warnings": warnings})
+    index = root = named_index or settings.index_at(project)
+    if not index.startswith(("https://", "http://")):
+        # The public address is that of the index in ci/farm.yaml, not of one that was named.
+        public = None if named_index else settings.index_public_url
+        root = public or open_store(index).url("")
+    recommendation = with_published(recommendation, readings, index, root)
+    question = _question(readings)
+    return Detected(
+        readings=readings,
+        recommendation=recommendation,
+        first=_first(question, recommendation, builds),
+        elsewhere=tuple(_other_makers(question)) if question else (),
+    )
+
+
+def _question(readings: Readings) -> Question | None:
+    """What to ask about PyTorch's own wheels; None where it publishes none for such a machine."""
+    machine = machine_of(readings)
+    place = f"{readings.os.system}-{readings.cpu.machine}"
+    if not machine.sms or place not in official.PLATFORMS:
+        return None
+    libc = (readings.os.libc or "").removeprefix("glibc ")
+    return Question(
+        sms=machine.sms,
+        platform=place,
+        driver=machine.driver,
+        glibc=libc if NUMBERS.fullmatch(libc) else None,
+        cpu=machine.cpus[0] if machine.cpus else None,
+    )
+
+
+def _first(
+    question: Question | None, recommendation: Recommendation, builds: Sequence[FarmBuild]
+) -> tuple[str, str] | None:
+    """What to say first: the wheel of PyTorch, else one of the index, else a build and its cost."""
+    upstream = advice(question) if question else None
+    if upstream:
+        end = f" ({upstream.end})" if upstream.end else ""
+        return (
+            f"PyTorch's own wheel runs here: torch {upstream.torch}, CUDA {upstream.cuda}{end}",
+            (upstream.pip),
+        )
+    if recommendation.pip:
+        return "a wheel of the index is for this machine", recommendation.pip
+    if builds and recommendation.submit:
+        what = f"no wheel is published for this machine; a build of {builds[0].release} takes"
+        return f"{what} {builds[0].cost}", recommendation.submit
+    return None
 
 
 def _builds(project: Path, readings: Readings) -> tuple[list[FarmBuild], str | None]:
@@ -53,52 +132,69 @@ def _builds(project: Path, readings: Readings) -> tuple[list[FarmBuild], str | N
 
     The fault is the driver's, where builds are for the machine and it runs none of them.
     """
-    system = readings.os.system
-    driver = readings.driver
     machine = machine_of(readings)
-    own = buildable_here(project, machine)
-    newer = own or buildable_here(project, replace(machine, driver=None), limit=1)
-    if newer and not own:
-        fault = driver_problem(newer[0].cuda, driver, system)
-    else:
-        fault = None
-    return own, f"channel {newer[0].channel}: {fault}" if fault else None
+    builds = buildable_here(project, machine)
+    if builds:
+        return builds, None
+    for build in buildable_here(project, replace(machine, driver=None), limit=1):
+        fault = driver_problem(build.cuda, readings.driver, readings.os.system)
+        return [], f"channel {build.channel}: {fault}" if fault else None
+    return [], None
 
 
-def _other_makers(readings: Readings) -> Iterator[tuple[str, str, str]]:
+def _other_makers(question: Question) -> Iterator[tuple[str, str, str]]:
     """Who else has a wheel for the cards, as `farm why --official` says: the maker, what it is, its
     install line.
     """
-    machine, place = machine_of(readings), f"{readings.os.system}-{readings.cpu.machine}"
-    if not machine.sms or place not in official.PLATFORMS:
-        return
-    question = official.Question(machine.sms, place, machine.driver)
     answer = official.best(question)
     if answer.runs and answer.wheel:
         without = "".join(f", without {text.partition(':')[0]}" for text in answer.without)
-        yield (
-            "PyTorch's own",
-            f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}{without}",
-            answer.wheel.pip,
-        )
+        what = f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}{without}"
+        yield "PyTorch's own", what, answer.wheel.pip
     if answer.runs and not answer.without:
         return
     for row in official.others(question):
-        yield (
-            row.maker,
-            f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}",
-            official.install(row, question),
-        )
+        what = f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}"
+        yield row.maker, what, official.install(row, question)
 
 
-def _print_detected(
-    readings: Readings, found: Recommendation, others: list[tuple[str, str, str]]
-) -> None:
+def _print(detected: Detected) -> None:
+    """Print what was found, the line to copy first."""
+    if detected.first:
+        text, line = detected.first
+        show.prose(f"{text}:")
+        show.say(f"  {line}")
+        print()
+    _print_machine(detected.readings)
+    recommendation = detected.recommendation
+    print()
+    rows = [("variant", recommendation.variant or "none")]
+    if recommendation.channel:
+        rows.append(("channel", recommendation.channel))
+    if recommendation.state:
+        rows.append(("wheel", recommendation.state))
+    rows += [("tested", test) for test in recommendation.tests]
+    show.table("", ("the farm's wheel for it", ""), rows, show.SCREEN)
+    for kind, texts in (("why", recommendation.reasons), ("warning", recommendation.warnings)):
+        for text in texts:
+            words, command, options = text.partition(" farm submit ")
+            show.prose(f"{kind}: {words}")
+            if command:  # on a line of its own, to be copied
+                show.say(f"  farm submit {options}")
+    for maker, what, install in detected.elsewhere:
+        show.prose(f"{maker}: {what}")
+        show.say(f"  {install}")
+    if recommendation.pip:
+        print()
+        show.say(recommendation.pip)
+
+
+def _print_machine(readings: Readings) -> None:
     cpu = readings.cpu
-    os = readings.os
-    rows = [("system", f"{os.name} {os.version}" + (f", {os.libc}" if os.libc else ""))]
-    names = [name for name in (cpu.name, cpu.microarchitecture, cpu.machine) if name]
-    rows.append(("CPU", ", ".join(names)))
+    system = readings.os
+    libc = f", {system.libc}" if system.libc else ""
+    rows = [("system", f"{system.name} {system.version}{libc}")]
+    rows.append(("CPU", ", ".join(filter(None, (cpu.name, cpu.microarchitecture, cpu.machine)))))
     for gpu in readings.gpus:
         facts = [gpu.name]
         if gpu.capability:
@@ -108,28 +204,7 @@ def _print_detected(
         rows.append(("GPU", f"{', '.join(facts)} ({gpu.source})"))
     if readings.driver:
         rows.append(("driver", readings.driver))
-    rows += [
-        (f"Python {python.name[2]}.{python.name[3:]}", python.path) for python in readings.pythons
-    ]
+    for python in readings.pythons:
+        rows.append((f"Python {python.name[2]}.{python.name[3:]}", python.path))
     rows += [("not read", f"{item.what}: {item.why}") for item in readings.missing]
     show.table("", ("this machine", ""), rows, show.SCREEN)
-    print()
-    lines = [("variant", found.variant or "none")]
-    if found.channel:
-        lines.append(("channel", found.channel))
-    if found.state:
-        lines.append(("wheel", found.state))
-    lines += [("tested", test) for test in found.tests]
-    show.table("", ("the wheel for it", ""), lines, show.SCREEN)
-    for kind, texts in (("why", found.reasons), ("warning", found.warnings)):
-        for text in texts:
-            words, command, options = text.partition(" farm submit ")
-            show.prose(f"{kind}: {words}")
-            if command:  # on a line of its own, to be copied
-                show.say(f"  farm submit {options}")
-    for maker, what, install in others:
-        show.prose(f"{maker}: {what}")
-        show.say(f"  {install}")
-    if found.pip:
-        print()
-        show.say(found.pip)

@@ -233,7 +233,7 @@ def request_of(
 
     Args:
         cards: Names, or SMs, of the cards that one wheel must run on.
-        platform: `linux` or `windows`.
+        platform: The system of the machine.
         driver: The installed driver.
         python: The Python, such as `py311`.
         glibc: The version of the C library; it counts on Linux alone.

@@ -4,6 +4,7 @@ import argparse
 import platform as system
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from farm import catalog
@@ -11,7 +12,9 @@ from farm.base.errors import FarmError
 from farm.base.text import duration
 from farm.catalog.gpus import is_integrated
 from farm.cli import show
-from farm.cli.selection import project_of, selectors_of
+from farm.cli.advice import Advice, advice_for
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build
+from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build import judge, resolve
@@ -19,36 +22,94 @@ from farm.plan.environment import feature_rows
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
-from farm.plan.recipe import recipe
+from farm.plan.platforms.base import platform
+from farm.plan.recipe import Recipe, recipe
 from farm.plan.recommend import Machine, buildable_here
+from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
-from farm.platforms.base import platform
 from farm.platforms.facts import facts
+from farm.run.workspace import Watcher, Workspace, journal_path, open_journal
 
+Line = tuple[str, str]
+"""What is said, and the text."""
 Row = tuple[str, str, str]
+"""A choice, its value and where it comes from."""
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """What there is to say of a plan.
+
+    Attributes:
+        plan: The plan itself.
+        advice: The wheel of PyTorch that makes the build needless.
+        lines: Cost, features, tests and warnings.
+        choices: The choices that make the build.
+        details: All variables of the build and each of its tests.
+    """
+
+    plan: Plan
+    advice: Advice | None
+    lines: tuple[Line, ...]
+    choices: tuple[Row, ...]
+    details: tuple[Row, ...]
 
 
 def run_plan(args: argparse.Namespace) -> int:
+    """Print a plan: as its file, or for a person."""
     project, settings = project_of(args)
-    selectors = selectors_of(args, project, settings)
-    plan = resolve(project, selectors)
+    complete = args.all
+    args.all = False  # `--all` of this command prints more of one build
+    chosen = list(each_build(args, project))
+    if len(chosen) > 1:
+        return _run_plans(args, project, settings, chosen)
+    selectors = selectors_of(chosen[0], project, settings)
     if args.json:
-        print(plan.to_json(), end="")
-        return 0
+        print(resolve(project, selectors).to_json(), end="")
+    else:
+        _print(report_of(project, settings, selectors), complete=complete)
+    return 0
+
+
+def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanReport:
+    """Resolve a request and collect what there is to say of its plan."""
+    plan = resolve(project, selectors)
     evidence = load_evidence(project)
+    tests = [(what, f"{text} ({source})") for what, text, source in evidence.rows(plan)]
+    warnings = [("warning", reason.text) for reason in judge(project, selectors).rules]
+    choices = _choices(plan)
+    return PlanReport(
+        plan=plan,
+        advice=advice_for(plan),
+        lines=(
+            *_needed_before(project, settings, plan),
+            *feature_rows(plan.features, plan.without),
+            *_same_without_a_gpu(plan),
+            *_cost(plan),
+            *_done_here(project, settings, plan),
+            *tests,
+            *warnings,
+            *_tested_instead(project, plan, evidence),
+        ),
+        choices=tuple(choices),
+        details=(*evidence.details(plan), *_variables(plan, choices)),
+    )
+
+
+def _print(report: PlanReport, *, complete: bool) -> None:
+    """Print a report for a person; `complete`: with all variables and tests."""
+    plan = report.plan
+    if report.advice:
+        show.prose(f"{report.advice.text}:")
+        show.say(f"  {report.advice.pip}")
+        if report.advice.end:
+            show.prose(f"  {report.advice.end}")
     show.say(
         f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan "
         f"{plan.digest[:12]})"
     )
-    for what, text in [
-        *first(project, settings, plan),
-        *feature_rows(plan.features, plan.without),
-        *without_device_code(plan),
-        *cost(plan),
-        *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan)),
-        *(("warning", reason.text) for reason in judge(project, selectors).rules),
-        *instead(project, plan, evidence),
-    ]:
+    for what, text in report.lines:
         line = f"  {what:<11} {text}"
         # As the table below: whole in a pipe, where it is read by line.
         if what and sys.stdout.isatty():
@@ -56,63 +117,92 @@ def run_plan(args: argparse.Namespace) -> int:
         else:
             show.say(line)
     print()
-    rows = values(plan)
-    if args.all:
-        rows += evidence.details(plan)
-        shown = {what for what, _, _ in rows}
-        names = (key for key in plan.env if f"env {key}" not in shown)
-        rows += [(f"env {key}", plan.env[key], plan.origins[f"env.{key}"]) for key in names]
+    rows = [*report.choices, *report.details] if complete else report.choices
     show.table("", ("what", "value", "origin"), rows)
-    if not args.all:
+    if not complete:
         show.say(
             f"--all prints {len(plan.env)} variables of the build and each of its tests as well"
         )
+
+
+def _run_plans(
+    args: argparse.Namespace,
+    project: Path,
+    settings: Settings,
+    chosen: list[argparse.Namespace],
+) -> int:
+    """Print a line for each of several builds, and what they cost together."""
+    from farm.run.resume import find_published
+
+    workspace = Workspace(project, settings, Watcher())
+    builds = {}
+    for words in chosen:
+        plan = resolve(project, selectors_of(words, project, settings))
+        published = find_published(workspace, plan) is not None
+        builds[plan.digest] = Build(plan, PUBLISHED if published else TO_BUILD)
+    batch = Batch(list(builds.values()))
+    if args.json:
+        show.json_document(batch.to_json())
+    else:
+        batch.show()
     return 0
 
 
-def values(plan: Plan) -> list[Row]:
+def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
+    """What this project's journal says of the build."""
+    from farm.run.built_here import rows
+
+    if not journal_path(project, settings).is_file():
+        return []
+    with open_journal(project, settings) as journal:
+        return list(rows(journal, plan.digest, plan.package))
+
+
+def _choices(plan: Plan) -> list[Row]:
     """The choices that make the build, each with its origin."""
     rows = [("channel", plan.channel, plan.origins["channel"])]
-    options = ((name, value) for name, value in plan.options.items() if value is not None)
-    for name, value in options:
+    for name, value in plan.options.items():
+        if value is None:
+            continue
         rows.append((name, str(value), plan.origins[name]))
-        rows += [
-            (f"env {key}", plan.env[key], plan.origins[f"env.{key}"])
-            for key in OPTIONS[name].environment(value)
-        ]
+        for key in OPTIONS[name].environment(value):
+            rows.append((f"env {key}", plan.env[key], plan.origins[f"env.{key}"]))
     if plan.base:
-        reach = f"runs at least on {', '.join(catalog.reach(plan.base)) or 'newer ones'}"
-        if any(is_integrated(sm) for sm in plan.parsed_variant.sms):
-            reach = f"its CUDA needs {catalog.architectures().jetson.system} or newer"
-        glibc = catalog.debian_releases()[plan.base].glibc
-        rows.append(
-            (
-                "base",
-                plan.base,
-                f"glibc {glibc} at most, the built wheel's tag says it exactly: {reach}",
-            )
-        )
+        rows.append(("base", plan.base, _runs_on(plan, plan.base)))
     if plan.python:
-        rows.append(
-            (
-                "python",
-                f"{plan.python.version} from python-build-standalone",
-                plan.origins["python"],
-            )
-        )
+        python = f"{plan.python.version} from python-build-standalone"
+        rows.append(("python", python, plan.origins["python"]))
     if plan.windows:
         rows.append(("openmp", plan.windows.openmp, "the one OpenMP runtime of the build"))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
     for name in plan.features:
-        if why := catalog.features()[name].untried.get(plan.platform):
-            rows.append(("untried", name, why))
-    return rows + [
-        ("not pinned", text, f"docs/{plan.platform}.md")
-        for text in platform(plan.platform).floating(plan)
-    ]
+        reason = catalog.features()[name].untried.get(plan.platform)
+        if reason:
+            rows.append(("untried", name, reason))
+    for text in platform(plan.platform).floating(plan):
+        rows.append(("not pinned", text, f"docs/{plan.platform}.md"))
+    return rows
 
 
-def first(project: Path, settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
+def _runs_on(plan: Plan, base: str) -> str:
+    """The systems that a wheel of a base image runs on."""
+    glibc = catalog.debian_releases()[base].glibc
+    if any(is_integrated(sm) for sm in plan.parsed_variant.sms):
+        reach = f"its CUDA needs {catalog.architectures().jetson.system} or newer"
+    else:
+        reach = f"runs at least on {', '.join(catalog.reach(base)) or 'newer ones'}"
+    return f"glibc {glibc} at most, the built wheel's tag says it exactly: {reach}"
+
+
+def _variables(plan: Plan, choices: list[Row]) -> Iterator[Row]:
+    """The variables of the build that are not among the choices."""
+    listed = {what for what, _, _ in choices}
+    for key, value in plan.env.items():
+        if f"env {key}" not in listed:
+            yield f"env {key}", value, plan.origins[f"env.{key}"]
+
+
+def _needed_before(project: Path, settings: Settings, plan: Plan) -> Iterator[tuple[str, str]]:
     """Builds needed before, and their hours; or that the index has them, or PyTorch's own is
     fetched.
     """
@@ -129,13 +219,13 @@ def first(project: Path, settings: Settings, plan: Plan) -> Iterator[tuple[str, 
         for need, missing in standing(settings.index_at(project), plan, project):
             yield (
                 "first",
-                f"{need}: {f'not in the index; {missing}' if missing else 'the index has it'}",
+                f"{need}: not in the index; {missing}" if missing else f"{need}: the index has it",
             )
     except FarmError as error:
         yield "first", f"{', '.join(plan.needs)}: the index cannot be asked: {error}"
 
 
-def without_device_code(plan: Plan) -> Iterator[tuple[str, str]]:
+def _same_without_a_gpu(plan: Plan) -> Iterator[tuple[str, str]]:
     """The build for the CPU alone, where one for a GPU would be the same code."""
     variant = plan.parsed_variant
     if variant.sms and not recipe(plan.recipe).is_for_gpus:
@@ -145,56 +235,51 @@ def without_device_code(plan: Plan) -> Iterator[tuple[str, str]]:
         )
 
 
-def instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[tuple[str, str]]:
+def _tested_instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[tuple[str, str]]:
     """The tested build for the same cards and CPU, beside one of PyTorch that was not tested."""
     variant = plan.parsed_variant
     machine = Machine(variant.sms, (variant.cpu,), plan.platform, (variant.python,), together=True)
     if plan.package == "torch" and not evidence.of(plan):
-        for own in buildable_here(project, machine, limit=1):
-            if own.proved:
-                yield "instead", f"{own.release} ({own.standing}):"
-                yield "", f"farm plan {own.words}"
+        for build in buildable_here(project, machine, limit=1):
+            if build.proved:
+                yield "instead", f"{build.release} ({build.standing}):"
+                yield "", f"farm plan {build.words}"
 
 
-def cost(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Time, memory, disk and downloads of the build; the time for the cores and memory of this
-    machine.
-    """
-    known = recipe(plan.recipe)
+def _cost(plan: Plan) -> Iterator[Line]:
+    """Time, memory, disk and downloads of the build."""
+    built = recipe(plan.recipe)
+    yield "time", _time(plan, built)
+    machine = facts(plan.platform).machine(system.machine())
+    if plan.base and plan.machine != machine:
+        yield (
+            "emulated",
+            f"on {machine}, by qemu: image, build and test take far longer (docs/how-to/runners.md)",
+        )
+    sizes = [f"{built.disk_gb:g} GB for the build"]
+    if plan.base:
+        sizes.append(f"{needs().image_gb} GB for the image")
+    if built.cost and built.cost.installed_gb and plan.toolkit:
+        sizes.append(f"{built.cost.installed_gb:g} GB where it is installed, with CUDA's libraries")
+    yield "disk", ", ".join(sizes)
+    if built.cost and built.cost.download_gb:
+        yield "downloads", f"{built.cost.download_gb:g} GB of tools and sources"
+
+
+def _time(plan: Plan, built: Recipe) -> str:
+    """CPU hours, and hours with the cores and the memory of this machine."""
     host = Host()
     memory = host.memory()[0]
     cores = host.cores()
-    jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * 1e9))))
+    jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * GB))))
     here = (
-        f"with {jobs} compilers at a time ({cores} cores, {memory / 1e9:.0f} GB; "
+        f"with {jobs} compilers at a time ({cores} cores, {memory / GB:.0f} GB; "
         f"{plan.memory_per_job_gb} GB each)"
     )
-    hours = known.cost_for(plan.parsed_variant.sms)
+    hours = built.cost_for(plan.parsed_variant.sms)
     if hours is None:
-        yield "time", f"not measured; here {here}"
-    else:
-        word, count = hours
-        if plan.options["without"]:
-            less = f", less without {plan.options['without']}"
-        else:
-            less = ""
-        yield (
-            "time",
-            (
-                f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, "
-                f"{here}"
-            ),
-        )
-    if plan.base and plan.machine != (found := facts(plan.platform).machine(system.machine())):
-        yield (
-            "emulated",
-            f"on {found}, by qemu: image, build and test take far longer (docs/how-to/runners.md)",
-        )
-    sizes = [f"{known.disk_gb:g} GB for the build"]
-    if plan.base:
-        sizes.append(f"{needs().image_gb} GB for the image")
-    if known.cost and known.cost.installed_gb and plan.toolkit:
-        sizes.append(f"{known.cost.installed_gb:g} GB where it is installed, with CUDA's libraries")
-    yield "disk", ", ".join(sizes)
-    if known.cost and known.cost.download_gb:
-        yield "downloads", f"{known.cost.download_gb:g} GB of tools and sources"
+        return f"not measured; here {here}"
+    word, count = hours
+    without = plan.options["without"]
+    less = f", less without {without}" if without else ""
+    return f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, {here}"

@@ -315,6 +315,7 @@ def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[
 
 def _wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[str]) -> int:
     waiting = list(run_ids)
+    shown: dict[str, str] = {}  # the newest state of each run that was printed
     ended = []
     worst = 0
     while waiting:
@@ -334,9 +335,17 @@ def _wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable
                     f"{ended[-1]['state']}{why}"
                 )
                 sys.stdout.flush()
-        abandoned = [
-            run_id for run_id in waiting if state_of(journal, journal.run(run_id)).abandoned
-        ]
+        abandoned = []
+        for run_id in waiting:
+            run = journal.run(run_id)
+            state = state_of(journal, run)
+            if state.abandoned:
+                abandoned.append(run_id)
+            text = f"{state.phase}: {state.text}" if state.text else str(state.phase)
+            if text != shown.get(run_id):
+                shown[run_id] = text
+                if not getattr(args, "quiet", False):
+                    show.note(f"{run_id}  {run.request.package} {run.request.variant}  {text}")
         if abandoned:
             raise InfrastructureError(
                 f"nobody carries out run {', '.join(abandoned)}",

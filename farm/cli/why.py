@@ -12,13 +12,13 @@ from farm.cli.cards import example, sm_of
 from farm.cli.official import print_builds, run_official
 from farm.cli.selection import project_of, selectors_of
 from farm.plan.build import judge, resolve
-from farm.plan.compat.rules import parse_msvc
+from farm.plan.compat.compilers import parse_msvc
 from farm.plan.compat.stack import parse_driver, parse_gcc
 from farm.plan.evidence import load_evidence
+from farm.plan.platforms.base import platform
 from farm.plan.recommend import FarmBuild, Machine, buildable_here
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.platforms.base import platform
 from farm.platforms.facts import facts
 
 
@@ -40,11 +40,12 @@ def run_why(args: argparse.Namespace) -> int:
     selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
     found = judged.advised()
-    nearest = judged.nearest()
+    alternatives = judged.alternatives()
     if (
         judged.buildable and judged.channel != judge(project, selectors).channel
     ):  # another than a plan takes by itself
-        nearest = f"--channel {judged.channel}"
+        alternatives = [f"--channel {judged.channel}"]
+    nearest = ", or ".join(alternatives)
     if judged.complete:
         plan = resolve(project, replace(selectors, channel=judged.channel))
     else:
@@ -57,7 +58,8 @@ def run_why(args: argparse.Namespace) -> int:
         document = {
             "buildable": judged.buildable,
             "reasons": reasons,
-            "nearest": nearest,
+            "nearest": next(iter(alternatives), None),
+            "alternatives": alternatives,
             "evidence": proved,
         }
         document["not_pinned"] = floating

@@ -32,9 +32,11 @@ from farm.base import outputs
 from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.engines import transfer
 from farm.engines.base import SOCKET_HINT, Capacity, Cause, Job, Observation, Traits
-from farm.platforms.facts import DEFAULT, facts
+from farm.platforms.facts import DEFAULT, PLATFORMS, facts, named
 
 PIDS = 4096
+ISOLATION = "process"  # of Windows containers: by Hyper-V they have 1 GB and 2 CPUs unless told
+DISK_BYTES = 150 * 10**9  # of a Windows container, where its runner's disk_gb does not say
 CAP_DROP = ["ALL"]
 SECURITY = ["no-new-privileges"]
 LOG_DRIVER = "json-file"
@@ -46,7 +48,10 @@ API_TIMEOUT_S = 600
 FIRST_S = (
     30  # a first question is answered in milliseconds; later ones take as long as what they ask for
 )
-DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+if sys.platform == "win32":
+    DEFAULT_SOCKET = "npipe:////./pipe/docker_engine"
+else:
+    DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 INSTALL_HINT = (
     "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd "
     "&`) as root; "
@@ -207,6 +212,7 @@ def _try_socket(url: str, timeout_s: int) -> None:
 STOP_GRACE_S = 5
 TIMED_OUT = 124
 KILLED = 137
+STOPPED = (3221225786, 1067)  # of a Windows container that was stopped, or whose process was ended
 CRASHED = 255  # Docker's exit code of a container that ran when the engine itself was killed
 TERMINATED = 143  # SIGTERM from outside: `docker stop`, or the shutdown of the machine
 IN_USE = 409
@@ -249,6 +255,35 @@ def machine_of(client: docker.DockerClient) -> str:
     return facts(DEFAULT).machine(str(client.info().get("Architecture")))
 
 
+def _kernel_options(job: Job) -> dict[str, Any]:
+    """Return the options of a container on Linux: no network, no rights, no swap."""
+    return {
+        "network_mode": "none",
+        # Memory and swap together: as much as the memory alone, so there is no swap.
+        "memswap_limit": job.limits.memory,
+        "pids_limit": PIDS,
+        "cap_drop": CAP_DROP,
+        "security_opt": SECURITY,
+        # An init as process 1 reaps orphans and passes signals on to the command.
+        "init": True,
+        "device_requests": [DeviceRequest(count=-1, capabilities=[GPU])] if job.gpus else None,
+    }
+
+
+@guard
+def system_of(client: docker.DockerClient) -> str:
+    """Return the platform whose containers an engine runs, by the farm's name where it has one."""
+    system = str(client.info().get("OSType"))
+    known = named(system)
+    return known.name if known else system
+
+
+@guard
+def host_version(client: docker.DockerClient) -> str:
+    """Return the version of the system that an engine runs on, such as 10.0.20348."""
+    return str(client.info().get("OSVersion", ""))
+
+
 def _seconds(state: dict[str, Any]) -> float:
     """How long a container ran."""
     began, ended = (datetime.fromisoformat(state[name]) for name in ("StartedAt", "FinishedAt"))
@@ -268,17 +303,31 @@ def _remove(container: Container) -> None:
             raise
 
 
+_ON_SERVERS = tuple(name for name, one in PLATFORMS.items() if one.drive)
+"""Platforms whose containers run on engines of their own, with a disk of their own size."""
+
+
 class DockerEngine:
     """See `farm.engines.base.Engine`. `limits` narrow what the engine's machine has."""
 
     name = "docker"
     poll_s = 0.2
-    traits = Traits(makes_images=True, keeps_volumes=True)
+    traits = Traits(
+        makes_images=True,
+        keeps_volumes=True,
+        platforms=frozenset({DEFAULT, *_ON_SERVERS}),
+    )
 
     def __init__(
-        self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None
+        self,
+        client: docker.DockerClient,
+        *,
+        cpus: float | None = None,
+        memory: int | None = None,
+        disk: int | None = None,
     ) -> None:
         self.client = client
+        self._disk = disk or DISK_BYTES
         self._cpus = cpus
         self._memory = memory
 
@@ -308,36 +357,38 @@ class DockerEngine:
                 all=True, filters={"label": wanted}, ignore_removed=True
             ):
                 _remove(old)
+        system = facts(job.platform)
+        if system.drive:
+            command = list(job.command)  # it ends itself
+            options = self._server_options(job)
+        else:
+            # The limit also holds when no one is left to watch.
+            command = ["timeout", "-k", "30", str(job.timeout_s), *job.command]
+            options = _kernel_options(job)
         container = self.client.containers.create(
             job.image,
-            # The limit also holds when no one is left to watch.
-            ["timeout", "-k", "30", str(job.timeout_s), *job.command],
+            command,
             labels={
                 "farm.job": job.name,
-                "farm.output": job.output,
+                "farm.output": system.path(job.output),
                 "farm.limit": str(job.timeout_s),
                 **job.labels,
             },
             environment=job.environment,
-            network_mode="none",
             nano_cpus=int(job.limits.cpus * 1e9),
             mem_limit=job.limits.memory,
-            # Memory and swap together: as much as the memory alone, so there is no swap.
-            memswap_limit=job.limits.memory,
-            pids_limit=PIDS,
-            cap_drop=CAP_DROP,
-            security_opt=SECURITY,
             log_config=LogConfig(type=LOG_DRIVER, config=LOG_OPTIONS),
-            # An init as process 1 reaps orphans and passes signals on to the command.
-            init=True,
-            volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
-            device_requests=[DeviceRequest(count=-1, capabilities=[GPU])] if job.gpus else None,
+            volumes={
+                name: {"bind": system.path(target), "mode": "rw"}
+                for target, name in job.volumes.items()
+            },
+            **options,
         )
         try:
             with outputs.temporary_file() as inputs:
                 transfer.pack(job.inputs, inputs)
                 inputs.seek(0)
-                container.put_archive("/", inputs)
+                container.put_archive(system.path("/"), inputs)
             container.start()
         except BaseException as error:
             _remove(container)
@@ -349,6 +400,19 @@ class DockerEngine:
                 ) from error
             raise
         return str(container.id)
+
+    def _server_options(self, job: Job) -> dict[str, Any]:
+        """Return the options of a container on an engine whose kernel is not Linux's.
+
+        Such engines refuse limits of swap and processes, capabilities and an init. The network is
+        there: the build clones its source itself.
+        """
+        if job.gpus:
+            raise NoRunnerError(
+                "containers of this platform have no card",
+                hint="run the smoke test on a machine itself (docs/how-to/windows.md)",
+            )
+        return {"isolation": ISOLATION, "storage_opt": {"size": f"{self._disk // 10**9}GB"}}
 
     def _find(self, handle: str) -> Container | None:
         try:
@@ -380,7 +444,7 @@ class DockerEngine:
             code == KILLED and _seconds(state) >= float(container.labels["farm.limit"])
         ):
             cause = Cause.TIME_LIMIT
-        elif code in (KILLED, CRASHED, TERMINATED):
+        elif code in (KILLED, CRASHED, TERMINATED, *STOPPED):
             cause = Cause.KILLED
         return Observation("done", exit_code=code, cause=cause)
 

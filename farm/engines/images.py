@@ -19,9 +19,9 @@ import subprocess
 import tarfile
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import starmap
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -39,8 +39,8 @@ from farm.base.locks import lock
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line
 from farm.catalog.models import DebianRelease
-from farm.engines.docker import ERRORS, guard, machine_of
-from farm.platforms.facts import DEFAULT
+from farm.engines.docker import ERRORS, guard, machine_of, system_of
+from farm.platforms.facts import DEFAULT, facts
 
 Line = Callable[[str], None]
 
@@ -193,6 +193,8 @@ class Toolchain:
     labels: Mapping[str, str]
     archives: str | None = None
     emulated: bool = False
+    system: str = DEFAULT
+    options: Mapping[str, Any] = field(default_factory=dict)
     wheels: Callable[[], Mapping[str, Path]] = dict
 
     @property
@@ -214,6 +216,48 @@ class Toolchain:
         return {"BASE": self.base, **named}
 
 
+def check_system(client: docker.DockerClient, system: str) -> None:
+    """Raise NoRunnerError where an engine does not run containers of the platform `system`."""
+    if system_of(client) != system:
+        title = facts(system).title
+        raise NoRunnerError(
+            f"the Docker engine does not run {title} containers",
+            hint=f"switch it to {title} containers, or name a machine in ci/runners.yaml whose "
+            f"engine runs them: {{engine: docker, platform: {system}, url: ssh://USER@HOST}}",
+        )
+
+
+@guard
+def pulled_base(
+    client: docker.DockerClient,
+    names: Sequence[str],
+    *,
+    pull_timeout_s: int,
+    line: Line,
+    note: Line,
+) -> str:
+    """Return the id of a base image: the first name that the engine has, else the first that it
+    can pull.
+
+    Raises:
+        InfrastructureError: None can be pulled.
+    """
+    with alone(client, f"farm/base:{names[0].rpartition(':')[2]}", line=line, note=note):
+        if image := _here(client, names, note, "base image: "):
+            return image
+        problems = []
+        for name in names:
+            note(f"base image: pulling {name} (at most {pull_timeout_s} s of silence)")
+            problem = _pull(client, name, pull_timeout_s, line, None)
+            if problem is None:
+                return str(client.images.get(name).id)
+            problems.append(problem)
+    raise InfrastructureError(
+        "no base image: " + "; ".join(problems),
+        hint="`docker pull` must reach the registry from that machine; or `docker load` one there",
+    )
+
+
 @guard
 def ensure_image(
     client: docker.DockerClient,
@@ -231,10 +275,7 @@ def ensure_image(
     recipe, or a wheel what is taken out of it.
     """
     note = note or line
-    if client.info().get("OSType") != DEFAULT:
-        raise NoRunnerError(
-            "the Docker engine does not run Linux containers", hint="switch it to Linux containers"
-        )
+    check_system(client, wanted.system)
     tag = wanted.tag
     with alone(client, tag, line=line, note=note, log=log):
         if found := _here(client, [tag], note):
@@ -255,6 +296,7 @@ def ensure_image(
                 rm=True,
                 forcerm=True,
                 decode=True,
+                **wanted.options,
             )
             _follow(_noting(events, made), stream, heartbeat, note, log)
             first = tag_first(client, made[-1], tag, note)
@@ -460,7 +502,7 @@ def _pull(
     client: docker.DockerClient, name: str, timeout_s: int, line: Line, emulated: str | None
 ) -> str | None:
     """Pull an image; the reason when that fails."""
-    repository, _, tag = name.partition(":")
+    repository, _, tag = name.rpartition(":")
     layers: dict[str, int] = {}
     patient = client.api.timeout
     machine = f"linux/{ARCHITECTURES[emulated][0]}" if emulated else None

@@ -31,6 +31,7 @@ from packaging.version import Version
 from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
 from farm.base.requirement import read_requirement, stated_name
+from farm.index import landing
 from farm.index.layout import RESERVED, parse_wheel_name, wheel_identity
 from farm.index.records import Record, compact
 from farm.wheel.archive import Archive, Limits
@@ -44,7 +45,9 @@ MAX_PROVENANCE = 64 * 1024
 LIMITS = Limits(ratio=50)
 """PyPI's ratio: an archive that unpacks to more than that is a bomb."""
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""C0 and C1 controls, and those that change the direction of what follows."""
+_LANDING_HINT = "docs/reference/wheel-index.md#what-is-published says what a wheel may install"
 _ADDRESS = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
 _LOOKALIKES = str.maketrans({"0": "o", "1": "l", "i": "l", "-": None})
 """PyPI's function `ultranormalize_name` (pypi/warehouse): 0 and o, 1, l and i look alike,
@@ -92,6 +95,11 @@ def describe(
         project, version = parse_wheel_name(wheel.name)
     except ValueError as error:
         raise PublishRefusedError(str(error)) from error
+    if project in landing.WINDOWS_DEVICES:
+        raise PublishRefusedError(
+            f"{wheel.name}: {project!r} is a device on Windows, where no folder can have the name",
+            hint="give the project another name",
+        )
     if project in RESERVED:
         hint = "give the project another name"
         raise PublishRefusedError(
@@ -163,17 +171,48 @@ def check_archive(wheel: Path) -> bytes:
                 if not entry.is_dir:
                     with archive.content(entry.name, ()) as (digest, _):
                         files[entry.name] = digest, entry.size
-            wrong = compare_record(read_record(archive, info.record)[1], info.record, files)
+            for_linux = all("linux" in tag.rpartition("-")[2] for tag in info.tags)
+            for name, problem in () if for_linux else archive.unportable.items():
+                raise PublishRefusedError(
+                    f"{wheel.name}: {name!r:.200}: {problem}", hint=_hint(wheel)
+                )
+            rows = read_record(archive, info.record)[1]
+            wrong = compare_record(archive, rows, info.record, files)
             if wrong:
                 raise PublishRefusedError(
                     f"{wheel.name}: {wrong[0][0]!r:.200}: {wrong[0][1]}", hint=_hint(wheel)
                 )
+            _check_landing(wheel, archive, info)
             return archive.read(f"{info.folder}/METADATA", MAX_METADATA)
     except VerificationFailedError as error:
         what = str(error).removeprefix(f"{wheel.name}: ")
         raise PublishRefusedError(
             f"{wheel.name}: {what}", hint=error.hint or _hint(wheel)
         ) from error
+
+
+def _check_landing(wheel: Path, archive: Archive, info: DistInfo) -> None:
+    """PublishRefusedError if a member or a program would be installed where it may not be."""
+    project, _version = parse_wheel_name(wheel.name)
+    purelib = info.wheel_headers.get("root-is-purelib", ["false"])[0].lower() == "true"
+    names = [entry.name for entry in archive.members.values() if not entry.is_dir]
+    fault = next(landing.member_faults(names, info.stem, project, purelib=purelib), None)
+    if fault is not None:
+        raise PublishRefusedError(
+            f"{wheel.name}: {fault.member!r:.200}: {fault.why}", hint=_LANDING_HINT
+        )
+    for name in names:
+        if name.endswith(".pyc") and landing.is_unchecked_bytecode(archive.read(name)[:16]):
+            raise PublishRefusedError(
+                f"{wheel.name}: {name!r:.200}: bytecode that Python runs whatever its source says",
+                hint="leave __pycache__ out of the wheel: installers compile it",
+            )
+    entry_points = f"{info.folder}/entry_points.txt"
+    if entry_points in archive.members:
+        text = archive.read(entry_points, MAX_METADATA).decode("utf-8", "replace")
+        why = next(landing.entry_point_faults(text), None)
+        if why is not None:
+            raise PublishRefusedError(f"{wheel.name}: {entry_points}: {why}", hint=_LANDING_HINT)
 
 
 def _hint(wheel: Path) -> str:
@@ -196,6 +235,13 @@ def _check_info(filename: str, info: DistInfo) -> None:
         raise PublishRefusedError(
             f"{filename} has {info.folder[:200]}, which is another wheel's: installers refuse it"
         )
+    for header, values in info.wheel_headers.items():
+        if header != "tag" and len(values) > 1:
+            raise PublishRefusedError(
+                f"{filename}: WHEEL has {header.title()} {len(values)} times: installers may take "
+                "either",
+                hint=f"farm repair {filename} writes WHEEL anew",
+            )
     layout = ", ".join(info.wheel_headers.get("wheel-version", ()))
     if layout.partition(".")[0] != "1":
         raise PublishRefusedError(
@@ -227,10 +273,12 @@ def check_metadata(
             f"{filename} says {project} {version}, its METADATA says "
             f"{name or 'no name':.80} {raw.get('version', 'no version')!s:.80}"
         )
-    if control := _CONTROL.search(re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0]) or re.search(
-        rb"\0", metadata
-    ):
-        raise _refused(filename, "text", f"the control character {control[0]!r}")
+    headers = re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0].decode("utf-8", "replace")
+    control = _CONTROL.search(headers)
+    if control is not None:
+        raise _refused(filename, "text", f"the control character {control[0]!a}")
+    if b"\0" in metadata:
+        raise _refused(filename, "text", "a null byte")
     if unparsed:
         raise _refused(filename, min(unparsed), "unknown, twice, or no text")
     # setuptools before 77 writes License-File into metadata 2.1 and 2.2 (pypa/setuptools#4759).

@@ -153,15 +153,13 @@ def _environment(filename: str) -> dict[str, str]:
         environment["python_full_version"] = f"3.{python[1]}.0"
     system = of_tag(tag.platform)
     if system:
-        names = {"linux": ("linux", "Linux", "posix"), "macos": ("darwin", "Darwin", "posix")}
-        windows = ("win32", "Windows", "nt")
-        platform = names.get(system.name, windows)
-        environment["sys_platform"], environment["platform_system"], environment["os_name"] = (
-            platform
-        )
-        machine = re.search(r"(x86_64|aarch64|arm64|amd64)$", tag.platform)
-        if machine:
-            environment["platform_machine"] = machine[1]
+        os_name, sys_platform, platform_system = system.markers
+        environment["os_name"] = os_name
+        environment["sys_platform"] = sys_platform
+        environment["platform_system"] = platform_system
+        for machine in system.machines:
+            if system.fits(tag.platform, machine):
+                environment["platform_machine"] = system.marker_machines.get(machine, machine)
     return environment
 
 

@@ -25,10 +25,10 @@ from farm.plan.environment import (
 )
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.options import OPTIONS, Choice
+from farm.plan.platforms.base import platform
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import job_digest, job_files
 from farm.plan.selectors import Candidate, Judgement, Selectors
-from farm.platforms.base import platform
 from farm.wheel.policy import Policy
 
 

@@ -15,7 +15,7 @@ from farm.base.errors import UsageError
 from farm.catalog import number
 from farm.plan.evidence import load_evidence
 from farm.plan.matrix import Channel, load_matrix
-from farm.plan.selectors import Candidate, Judgement, Selectors, candidate, judgement
+from farm.plan.selectors import Candidate, Judgement, Selectors, candidate, changed, judgement
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,13 @@ def best_channel(
     """
     first = _verdict(project, selectors, fields)
     if selectors.channel:
-        return _with_alternative(project, selectors, fields, first)
+        return _with_alternatives(project, selectors, fields, first)
     others = _others(project, selectors, fields, first)
     able = [verdict for verdict in (first, *others) if verdict.judgement.complete]
     if not able:
         # A stable order: of equals the first stays.
-        return min((first, *others), key=lambda verdict: verdict.judgement.obstacles)
+        least = min((first, *others), key=lambda verdict: verdict.judgement.obstacles)
+        return _with_alternatives(project, selectors, fields, least)
     preferred = _preferred(project, selectors, able)
     origin = "default" if preferred.offered else "it fits"
     return replace(preferred, candidate=replace(preferred.candidate, channel_origin=origin))
@@ -104,20 +105,39 @@ def _others(
     return verdicts
 
 
-def _with_alternative(
-    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, first: Verdict
+def _with_alternatives(
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, verdict: Verdict
 ) -> Verdict:
-    """Keep the channel that was asked for; name one that builds what it lacks."""
-    if first.judgement.complete or not first.judgement.offer:
-        return first
+    """Name what can be planned instead of a build that its channel lacks something for."""
+    if verdict.judgement.complete or not verdict.judgement.offer:
+        return verdict
     free = replace(selectors, channel=None)
-    able = [
-        verdict for verdict in _others(project, free, fields, first) if verdict.judgement.complete
+    able = [other for other in _others(project, free, fields, verdict) if other.judgement.complete]
+    texts = [f"--channel {_preferred(project, free, able).channel.name}"] if able else []
+    texts += [reason.nearest for reason in verdict.judgement.offer if reason.nearest]
+    plannable = [text for text in texts if _can_be_planned(project, selectors, fields, text)]
+    if not plannable and selectors.channel:
+        nearest = best_channel(project, free, fields)
+        texts = [
+            f"--channel {nearest.channel.name} {text}" for text in nearest.judgement.alternatives()
+        ]
+        plannable = [text for text in texts if _can_be_planned(project, selectors, fields, text)]
+    # What a reason alone would propose may be refused for another reason.
+    offer = [
+        reason if reason.nearest in plannable else replace(reason, nearest=None)
+        for reason in verdict.judgement.offer
     ]
-    if not able:
-        return first
-    other = _preferred(project, free, able).channel.name
-    return replace(first, judgement=replace(first.judgement, other=other))
+    judged = replace(verdict.judgement, offer=offer, instead=tuple(plannable))
+    return replace(verdict, judgement=judged)
+
+
+def _can_be_planned(
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, text: str
+) -> bool:
+    try:
+        return _verdict(project, changed(selectors, text), fields).judgement.complete
+    except UsageError:
+        return False
 
 
 def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verdict:

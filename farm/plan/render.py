@@ -20,9 +20,9 @@ from farm.base import outputs, resources
 from farm.base.errors import UsageError, unreadable
 from farm.plan import recipe
 from farm.plan.file import Plan
+from farm.plan.platforms.base import Templates, platform
 from farm.plan.recipe import job_digest, job_files
 from farm.plan.settings import load_settings
-from farm.platforms.base import Templates, platform
 
 EPOCH = 315532800
 """1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""

@@ -11,14 +11,16 @@ from typing import Any
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.plan.compat.nearest import advise, difference, settle, solve
-from farm.plan.compat.rules import check, feature_works
-from farm.plan.compat.stack import Reason, Stack
+from farm.plan.compat.reason import Reason
+from farm.plan.compat.rules import check
+from farm.plan.compat.rules.features import feature_works
+from farm.plan.compat.stack import Stack
 from farm.plan.inputs import commit_of, standalone_packages
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
 from farm.plan.options import FILE, OPTIONS, Choice, Option, Value, option
+from farm.plan.platforms.base import platform
 from farm.plan.recipe import GitSource, Recipe, recipe
 from farm.plan.variant import Variant
-from farm.platforms.base import platform
 from farm.platforms.facts import DEFAULT
 
 
@@ -33,6 +35,31 @@ class Selectors:
     platform: str = DEFAULT
     channel: str | None = None
     options: Mapping[str, Choice] = field(default_factory=dict)
+
+
+def changed(selectors: Selectors, text: str) -> Selectors:
+    """The request with other options, as a refusal names them: `--cuda 12.8 --no-ptx`.
+
+    Raises:
+        UsageError: The text names something that is no option of a plan.
+    """
+    variant = selectors.variant
+    platform_name = selectors.platform
+    channel = selectors.channel
+    options = dict(selectors.options)
+    words = iter(text.split())
+    for flag in words:
+        if flag in ("--ptx", "--no-ptx"):
+            options["ptx"] = Choice(flag == "--ptx", flag)
+        elif flag == "--variant":
+            variant = Variant.parse(next(words))
+        elif flag == "--platform":
+            platform_name = next(words)
+        elif flag == "--channel":
+            channel = next(words)
+        else:
+            options[option(flag.removeprefix("--")).name] = Choice(next(words), flag)
+    return Selectors(variant, selectors.package, platform_name, channel, options)
 
 
 @dataclass(frozen=True)
@@ -239,7 +266,7 @@ class Judgement:
     """The reasons against a build: of its channel (`offer`), of the rules; `options`: what was
     asked for.
 
-    `other`: a channel that builds what the one that was asked for lacks.
+    `instead`: where the channel lacks something, what can be planned instead, each as it is typed.
     """
 
     what: str
@@ -248,7 +275,7 @@ class Judgement:
     offer: list[Reason]
     rules: list[Reason]
     options: tuple[str, ...]
-    other: str | None = None
+    instead: tuple[str, ...] = ()
 
     @property
     def buildable(self) -> bool:
@@ -274,19 +301,19 @@ class Judgement:
             return [replace(reason, nearest=None) for reason in found]
         return found
 
-    def nearest(self) -> str | None:
-        """What would do away with all errors; None: there are none, or nothing was found."""
+    def alternatives(self) -> list[str]:
+        """The nearest builds that can be planned, each as it is typed; the best first."""
         if self.offer:
-            # What the rules propose is for the platform that was asked for.
-            if len(self.offer) == 1:
-                own = self.offer[0].nearest
-            else:
-                own = None
-            return (
-                ", or ".join(filter(None, [own, self.other and f"--channel {self.other}"])) or None
-            )
-        found = solve(self.stack, self.options)
-        return difference(self.stack, found) or None if found else None
+            return list(self.instead)
+        solved = solve(self.stack, self.options)
+        text = difference(self.stack, solved) if solved else ""
+        return [text] if text else []
+
+    def nearest(self) -> str | None:
+        """The first of the alternatives; None: nothing is against the build, or nothing was
+        found.
+        """
+        return next(iter(self.alternatives()), None)
 
     def require_buildable(self) -> None:
         """Raise a NotBuildableError with every reason and the nearest that can be built, where it
@@ -298,8 +325,8 @@ class Judgement:
         lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
         # One change that does away with everything is worth more than one for each reason.
         single = dict.fromkeys(reason.nearest for reason in reasons if reason.nearest)
-        if nearest := self.nearest():
-            hint = f"nearest that can: {nearest}"
+        if alternatives := self.alternatives():
+            hint = f"nearest that can: {', or '.join(alternatives)}"
         else:
             hint = "; ".join(single)
         hint = (

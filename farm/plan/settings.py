@@ -95,6 +95,13 @@ def _index(index: str) -> str:
     return place
 
 
+class AskAbove(Model):
+    """How much one command may queue without `--yes` where there is no terminal to ask in."""
+
+    builds: int = Field(default=20, ge=0)
+    cpu_hours: float = Field(default=50.0, ge=0)
+
+
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3://
     URL.
@@ -104,7 +111,8 @@ class Settings(Model):
     given up. `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a
     variable that holds its text. `archives` is a folder, or the URL of one, with the archives that
     builds download (CUDA, standalone Pythons, tools of Windows): each is looked for there first, by
-    its file name, and checked like any other. Images take a URL alone.
+    its file name, and checked like any other. Images take a URL alone. `ask_above`: how many builds
+    and CPU hours one command queues without `--yes` where there is no terminal to ask in.
     """
 
     artifacts: str = "artifacts"
@@ -121,6 +129,7 @@ class Settings(Model):
     swarm: Swarm | None = None
     slurm: Slurm | None = None
     grace_s: int = Field(default=600, ge=0)
+    ask_above: AskAbove = AskAbove()
 
     def index_at(self, project: Path) -> str:
         """The index: a URL, or a folder of the project."""

@@ -1,9 +1,7 @@
-"""The operating systems that wheels are built for, each behind one interface: nothing else asks for
-their names.
+"""Facts about the operating systems that wheels are built for: names, machines, traits.
 
 `facts` has the names, the machines with their aliases, and what tells one platform from another in
-a word; it imports nothing and anything may import it. `base` is the interface: the build
-environment, the rendered files and the job of a plan. `linux`, `macos` and `windows` are its
-implementations. A new platform is a module here, an entry in `facts`, a folder of templates under
-dockerfiles/ and data in the catalogue.
+a word; it imports nothing of the farm but text and errors, and anything may import it. `shape` has
+the types of these words for files. What renders and resolves a plan for a platform is in
+`farm.plan.platforms`.
 """

@@ -56,7 +56,15 @@ class Facts(NamedTuple):
     python: str = "bin/python"  # the interpreter in a virtual environment, relative to that
     swap: str = "swap"  # what it calls memory on a disk
     build_root: str = "."  # where builds are made on a machine itself: the disk that must have room
+    # What its absolute paths begin with; its containers know no limits of Linux's kernel.
+    drive: str = ""
     limits_paths: bool = False  # whether paths beyond 260 characters need a setting
+
+    def path(self, posix: str) -> str:
+        """Return a path of a job, which begins with a slash, as this platform writes it."""
+        if not self.drive:
+            return posix
+        return self.drive + posix.replace("/", "\\")
 
     def machine(self, spelling: str) -> str:
         """The farm's name of a machine; a spelling that is not known is returned in lower case."""
@@ -111,6 +119,7 @@ _TABLE = (
         libraries="PE",
         swap="page file",
         build_root="C:\\farm",
+        drive="C:",
         limits_paths=True,
         hardware_from="registry",
     ),

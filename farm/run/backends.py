@@ -16,18 +16,18 @@ import docker.errors
 from farm.base.errors import FarmError, NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines.base import Capacity, Engine, Traits
-from farm.engines.docker import DockerEngine, connect, machine_of
+from farm.engines.docker import DockerEngine, connect, machine_of, system_of
 from farm.engines.github import GithubApi, GithubEngine, Listed
 from farm.engines.github import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.slurm import SlurmEngine
 from farm.engines.swarm import Exchange, SwarmEngine
-from farm.plan.compat.rules import driver_knows_gpu, driver_runs_cuda
+from farm.plan.compat.rules.gpus import driver_knows_gpu, driver_runs_cuda
 from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan
+from farm.plan.platforms.base import Platform, platform
 from farm.plan.settings import Card, Runner, Slurm, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
-from farm.platforms.base import Platform, platform
 from farm.platforms.facts import DEFAULT, PLATFORMS, facts, here, named
 from farm.run.queue import Worker
 from farm.run.workspace import Workspace
@@ -240,7 +240,9 @@ def engine_for(plan: Plan, name: str | None = None) -> str:
     """
     if name is not None:
         return name
-    able = (name for name in ("docker", "host") if plan.platform in ENGINES[name].traits.platforms)
+    # In containers where those are the rule; else on a machine of that platform itself.
+    order = ("docker", "host") if facts(plan.platform).in_images else ("host", "docker")
+    able = (name for name in order if plan.platform in ENGINES[name].traits.platforms)
     return next(able, "docker")
 
 
@@ -266,12 +268,18 @@ def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
 
 def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
     client = connect(runner.url)
-    engine = DockerEngine(client, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+    engine = DockerEngine(
+        client,
+        cpus=runner.cpus,
+        memory=_bytes(runner.memory_gb),
+        disk=_bytes(runner.disk_gb),
+    )
 
     def workers() -> list[Worker]:
         return [
             Worker(
                 name,
+                platform=system_of(client),
                 machine=machine_of(client),
                 emulates=True,
                 memory=engine.capacity().memory,
@@ -411,22 +419,25 @@ def docker_runners(workspace: Workspace) -> dict[str, Runner]:
     }
 
 
-def card_machine(workspace: Workspace, plan: Plan) -> str | None:
-    """The Docker machine of `ci/runners.yaml` that has a card for the plan's wheel; None: this
-    machine tests it.
+def card_machines(workspace: Workspace, plan: Plan) -> dict[str, int]:
+    """Return the Docker machines of `ci/runners.yaml` that have a card for the plan's wheel.
+
+    Returns:
+        The number of cards by the machine's name; empty where this machine tests the wheel.
     """
+    if not plan.parsed_variant.sms:
+        return {}
     cuda = str(plan.options["cuda"]) if plan.options.get("cuda") else None
     stack = Stack(plan.recipe, plan.parsed_variant, plan.platform, cuda=cuda)
-    able = (
-        n
-        for n, r in docker_runners(workspace).items()
-        if r.url and r.gpus and not cannot_test(stack, r)
-    )
-    return next(able, None) if plan.parsed_variant.sms else None
+    machines = {}
+    for name, runner in docker_runners(workspace).items():
+        if runner.url and runner.gpus and not cannot_test(stack, runner):
+            machines[name] = len(runner.gpus)
+    return machines
 
 
 def open_card_machine(workspace: Workspace, name: str) -> Backend:
-    """The engine of a machine that `card_machine` names; NoRunnerError: it does not answer."""
+    """The engine of a machine that `card_machines` names; NoRunnerError: it does not answer."""
     return _docker(workspace, name, docker_runners(workspace)[name])
 
 

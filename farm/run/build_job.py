@@ -16,7 +16,7 @@ from farm.base.text import log_line
 from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
 from farm.engines.transfer import storing
 from farm.plan.file import Plan
-from farm.platforms.base import platform
+from farm.plan.platforms.base import platform
 from farm.platforms.facts import DEFAULT
 from farm.run.journal import EVERY_S
 from farm.run.workspace import Watcher
@@ -57,6 +57,15 @@ def cache_volume(plan: Plan, project: str) -> str | None:
     return None
 
 
+def container_cache(plan: Plan, project: str) -> dict[str, str]:
+    """Folders of a container that outlive it where the build tree does not, and their volumes."""
+    begin = f"{CACHES}{project}-{plan.package}"
+    return {
+        folder: f"{begin}-{folder.rpartition('/')[2]}"
+        for folder in platform(plan.platform).cache_folders
+    }
+
+
 def kept(plan: Plan, project: str) -> dict[str, str]:
     """Folders that outlive an attempt, and their volumes: the plan's own build tree, the package's
     compiler cache.
@@ -83,13 +92,19 @@ def make_job(
     """
     system = platform(plan.platform)
     output = system.host_output(plan)
+    limit_s = plan.timeout_minutes * 60
     own = {name: os.environ[name] for name in system.variables if name in os.environ}
+    if image:
+        command = system.container_command(output, limit_s)
+        own |= system.container_variables
+    else:
+        command = system.host_command(output)
     # So many compilers at a time that each has its memory, and not more than there are cores.
     by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
     return Job(
         name=f"{plan.package}-{plan.variant}",
         image=image,
-        command=system.host_command(output),
+        command=command,
         inputs=inputs,
         output=output,
         environment={
@@ -98,7 +113,7 @@ def make_job(
             **own,
         },
         limits=capacity,
-        timeout_s=plan.timeout_minutes * 60,
+        timeout_s=limit_s,
         labels=labels,
         volumes=volumes or {},
         platform=plan.platform,

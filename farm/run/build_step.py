@@ -20,9 +20,18 @@ from farm.base.locks import retry_while_open
 from farm.base.project import LOCAL
 from farm.engines.base import FINAL, Cause, Engine, Observation, State
 from farm.engines.transfer import LocalDiskError
-from farm.platforms.base import platform
+from farm.plan.platforms.base import platform
 from farm.run import bundle
-from farm.run.build_job import cache_volume, follow, judge, kept, make_job, the_wheel, tree_volume
+from farm.run.build_job import (
+    cache_volume,
+    container_cache,
+    follow,
+    judge,
+    kept,
+    make_job,
+    the_wheel,
+    tree_volume,
+)
 from farm.run.inputs import fetch_all, gathered
 from farm.run.journal import Attempt, EventKind, Job, Result
 from farm.run.resume import BuildState, Stage
@@ -300,16 +309,24 @@ class BuildStep:
                 "farm.attempt": str(attempt.id),
             }
             keeps = engine.traits.keeps_volumes and not platform(plan.platform).self_contained
+            cache = None
+            if keeps:
+                volumes = kept(plan, run.workspace.id)
+                cache = cache_volume(plan, run.workspace.id)
+            elif engine.traits.keeps_volumes and engine.traits.in_container:
+                volumes = container_cache(plan, run.workspace.id)
+                cache = next(iter(volumes.values()), None)
+            else:
+                volumes = {}
             job = make_job(
                 plan,
                 image=image,
                 inputs=inputs.folders,
                 capacity=capacity,
                 labels=labels,
-                volumes=kept(plan, run.workspace.id) if keeps else {},
+                volumes=volumes,
                 holder=f"run {run.run.id}, log: {run.folder / 'build.log'}" if keeps else "",
             )
-            cache = cache_volume(plan, run.workspace.id) if keeps else None
             # Before the submit: a later controller that goes on with the job cannot find out what
             # it was given.
             run.journal.event(

@@ -55,9 +55,9 @@ from farm.index.stores import Store
 from farm.plan.file import PartPlan, Plan, SourcePlan
 from farm.plan.inputs import source_folder
 from farm.plan.matrix import load_matrix
+from farm.plan.platforms.base import platform
 from farm.plan.recipe import Recipe, names, recipe
 from farm.plan.render import EPOCH
-from farm.platforms.base import platform
 from farm.platforms.facts import facts
 from farm.run.journal import Journal, OpenRun
 from farm.run.workspace import Workspace

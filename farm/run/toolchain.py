@@ -17,9 +17,10 @@ from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
 from farm.engines import images
 from farm.engines.base import Engine, Job
-from farm.engines.docker import ERRORS, DockerEngine
+from farm.engines.docker import ERRORS, ISOLATION, DockerEngine, host_version
 from farm.engines.slurm import SlurmEngine
 from farm.plan.file import Plan
+from farm.plan.platforms.base import platform
 from farm.plan.recipe import recipe
 from farm.plan.render import Rendered, render
 from farm.run.backends import Backend, open_backend, this_machine
@@ -233,8 +234,10 @@ def _image(
     settings = workspace.settings
     client = backend.builder
     assert client is not None
+    images.check_system(client, plan.platform)
+    if plan.base is None:
+        return _pulled_image(workspace, backend, client, plan, rendered, folder, outcomes)
     emulated = emulates(backend, plan)
-    assert plan.base  # submit refuses the others
     if emulated:
         watcher.note(
             f"{plan.machine} is emulated by qemu on this engine: image, build and test take far "
@@ -280,6 +283,45 @@ def _image(
         step.result += f", {'pushed' if pushed else 'in the registry'}"
         # Nodes may know the registry under another address than the machine that pushes.
         return f"{backend.swarm.registry}/{image.tag}"
+
+
+def _pulled_image(
+    workspace: Workspace,
+    backend: Backend,
+    client: docker.DockerClient,
+    plan: Plan,
+    rendered: Rendered,
+    folder: Path,
+    outcomes: Outcomes,
+) -> str:
+    """Make the image of a platform whose base images come from its maker, as for Windows."""
+    watcher = workspace.watcher
+    bases = platform(plan.platform).container_bases(plan, host_version(client))
+    with outcomes.timed("image", watcher) as step, backend.lock:
+        base = images.pulled_base(
+            client,
+            bases,
+            pull_timeout_s=workspace.settings.pull_timeout_s,
+            line=watcher.line,
+            note=watcher.note,
+        )
+        memory = backend.engine.capacity().memory
+        toolchain = images.Toolchain(
+            repository="farm/toolchain",
+            context=rendered.image,
+            digest=rendered.image_digest,
+            base=base,
+            labels={"farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
+            archives=workspace.settings.archives_url,
+            system=plan.platform,
+            options={"isolation": ISOLATION, "container_limits": {"memory": memory}},
+        )
+        image = images.ensure_image(
+            client, toolchain, log=folder / "image.log", line=watcher.line, note=watcher.note
+        )
+        (folder / IMAGE).write_text(image.id, encoding="utf-8")  # for the provenance
+        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
+        return image.tag
 
 
 def unpacked_toolchain(

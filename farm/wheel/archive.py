@@ -131,7 +131,11 @@ def check_is_file(path: Path) -> None:
 
 
 class Archive:
-    """A wheel opened for reading; `members`: name to entry, in the order of the file.
+    """A wheel opened for reading.
+
+    Attributes:
+        members: Name to entry, in the order of the file.
+        unportable: Members that Linux unpacks and another system cannot, each with the reason.
 
     Raises:
         UsageError: There is no such file.
@@ -151,7 +155,7 @@ class Archive:
             with os.fdopen(os.dup(self._file.fileno()), "rb", buffering=_HEADERS) as buffered:
                 entries = _read_directory(buffered, path.stat().st_size, self.limits.members)
             self._check_sizes(entries)
-            self.members = _check_names(entries)
+            self.members, self.unportable = _check_names(entries)
             self._check_links()
         except VerificationFailedError as error:
             self._file.close()
@@ -523,6 +527,17 @@ def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
 
 
 def check_name(name: str) -> None:
+    """Refuse a member name that cannot be unpacked on every operating system, or leaves its folder.
+
+    Raises:
+        VerificationFailedError: With the name and the reason.
+    """
+    _check_safe(name)
+    if problem := windows_problem(name):
+        refuse(problem, name)
+
+
+def _check_safe(name: str) -> None:
     """Refuse a member name that could leave the folder it is unpacked in, on any operating
     system.
     """
@@ -549,32 +564,44 @@ def check_name(name: str) -> None:
         )
     if len(parts) > _MAX_DEPTH:
         refuse(f"more than {_MAX_DEPTH} folders deep", name)
-    for part in parts:
-        if part in ("", ".", ".."):
-            refuse("its path is not in normal form (empty part, '.' or '..')", name)
-        if part[-1] in ". ":
-            refuse("a part of its path ends in a dot or space, which Windows drops", name)
+    if any(part in ("", ".", "..") for part in parts):
+        refuse("its path is not in normal form (empty part, '.' or '..')", name)
+
+
+def windows_problem(name: str) -> str | None:
+    """Why Windows cannot unpack a member name as it is; None where it can."""
+    for part in name.removesuffix("/").split("/"):
+        if part[-1:] in (".", " "):
+            return "a part of its path ends in a dot or space, which Windows drops"
         if _DEVICES.fullmatch(part):
-            refuse("a part of its path is the name of a Windows device", name)
+            return "a part of its path is the name of a Windows device"
+    return None
 
 
-def _check_names(entries: list[Entry]) -> dict[str, Entry]:
-    """The members by name, in the order of the archive; no two that could not both be unpacked on
-    every disk.
+def _check_names(entries: list[Entry]) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Check that all members can be unpacked beside one another.
 
-    Such differ by case alone, or one is a file and the other below it.
+    Returns:
+        The members by name, in the order of the archive; and those that some system cannot unpack
+        beside the others (Windows' names, differences by case alone), each with the reason.
     """
     folded: dict[str, str] = {}
     parents: dict[str, str] = {}  # to the first member in it
+    unportable: dict[str, str] = {}
     for entry in entries:
         name = entry.name
         parent, _, base = name.rpartition("/")
-        check_name(name)
+        _check_safe(name)
+        if problem := windows_problem(name):
+            unportable[name] = problem
         key = name.lower() if base and name.isascii() else _fold(name)
         if key in folded:
-            if folded[key] == name:
+            twin = folded[key]
+            if twin == name:
                 refuse("occurs twice", name)
-            refuse(f"differs only by case or normal form from {folded[key]!r}", name)
+            if twin.removesuffix("/") == name.removesuffix("/"):
+                refuse("a file and a folder of one name", name)
+            unportable[name] = f"differs only by case or normal form from {twin!r}"
         folded[key] = name
         if not base:
             if entry.size:
@@ -590,7 +617,7 @@ def _check_names(entries: list[Entry]) -> dict[str, Entry]:
             if above is not None and not above.endswith("/"):
                 refuse(f"is below {above!r}, which is not a folder", name)
             parent = parent.rpartition("/")[0]  # noqa: PLW2901 upwards, folder by folder
-    return {entry.name: entry for entry in entries}
+    return {entry.name: entry for entry in entries}, unportable
 
 
 def _fold(name: str) -> str:

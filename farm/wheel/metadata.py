@@ -8,6 +8,7 @@ them). Sources: PyPA specifications, "Binary distribution format", "Platform com
 
 import base64
 import csv
+import hashlib
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -283,21 +284,28 @@ def _expanded(tag: str) -> set[tuple[str, ...]]:
     return set(product(pythons, abis, platforms))
 
 
-# 32 bytes are 43 digits, of which the last carries four bits.
-_DIGEST = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
+# "Binary distribution format": sha256 or better. In bytes of the digest.
+_ALGORITHMS = {"sha256": 32, "sha384": 48, "sha512": 64}
+_BASE64 = re.compile(r"[A-Za-z0-9_-]+")
 _SIZE = 19  # digits of a length
 _MAX_ROWS = 250_000  # a wheel has at most 200,000 members
 RECORD_LIMIT = 64 << 20
 
 
 class Row(NamedTuple):
-    """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them
-    empty.
+    """One line.
+
+    Attributes:
+        path: The file.
+        digest: Its hash in hexadecimal, None where RECORD leaves it empty.
+        size: Its length in bytes, None where RECORD leaves it empty.
+        algorithm: That of the hash.
     """
 
     path: str
-    sha256: str | None
+    digest: str | None
     size: int | None
+    algorithm: str = "sha256"
 
 
 def read_record(archive: Archive, record: str) -> tuple[bytes, list[Row]]:
@@ -333,20 +341,30 @@ def _row(number: int, line: list[str]) -> Row:
     path, digest, size = line
     if not (size == "" or (size.isascii() and size.isdigit() and len(size) <= _SIZE)):
         raise VerificationFailedError(f"RECORD line {number}: {size[:40]!r} is not a size")
-    return Row(path, _digest(number, digest) if digest else None, int(size) if size else None)
-
-
-def _digest(number: int, digest: str) -> str:
+    length = int(size) if size else None
+    if not digest:
+        return Row(path, None, length)
     algorithm, _, value = digest.partition("=")
-    if algorithm != "sha256":
+    return Row(path, _digest(number, algorithm, value), length, algorithm)
+
+
+def _digest(number: int, algorithm: str, value: str) -> str:
+    """A hash in hexadecimal."""
+    if algorithm not in _ALGORITHMS:
         raise VerificationFailedError(
-            f"RECORD line {number}: hash {algorithm[:40]!r}; accepted is sha256"
+            f"RECORD line {number}: hash {algorithm[:40]!r}; accepted are {', '.join(_ALGORITHMS)}"
         )
-    if not _DIGEST.fullmatch(value):
-        raise VerificationFailedError(
-            f"RECORD line {number}: {value[:60]!r} is not a sha256 in URL-safe base64"
-        )
-    return base64.urlsafe_b64decode(value + "=").hex()
+    size = _ALGORITHMS[algorithm]
+    # Base64 without padding has four digits for three bytes.
+    digits = -(-size * 4 // 3)
+    if len(value) == digits and _BASE64.fullmatch(value):
+        raw = base64.urlsafe_b64decode(value + "=" * (-digits % 4))
+        # The last digit may carry bits that belong to no byte; they must be zero.
+        if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() == value:
+            return raw.hex()
+    raise VerificationFailedError(
+        f"RECORD line {number}: {value[:60]!r} is not a {algorithm} in URL-safe base64"
+    )
 
 
 def render_record(rows: Iterable[Row]) -> bytes:
@@ -354,49 +372,72 @@ def render_record(rows: Iterable[Row]) -> bytes:
     text = io.StringIO(newline="")
     # LF on every system: the same wheel must come out on Windows.
     writer = csv.writer(text, lineterminator="\n")
-    for path, sha256, size in rows:
-        if sha256:
-            digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
-        else:
-            digest = ""
-        writer.writerow((path, f"sha256={digest}" if digest else "", "" if size is None else size))
+    for row in rows:
+        digest = ""
+        if row.digest:
+            encoded = base64.urlsafe_b64encode(bytes.fromhex(row.digest)).rstrip(b"=")
+            digest = f"{row.algorithm}={encoded.decode()}"
+        writer.writerow((row.path, digest, "" if row.size is None else row.size))
     return text.getvalue().encode()
 
 
-def compare_record(
-    rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]
-) -> list[tuple[str, str]]:
-    """(path, what is wrong) of RECORD, in its order, then of the wheel's `files`: sha256 and length
-    by name.
+def hash_member(archive: Archive, name: str, algorithm: str) -> str:
+    """Hash a member, in hexadecimal."""
+    digest = hashlib.new(algorithm)
+    for chunk in archive.chunks(name):
+        digest.update(chunk)
+    return digest.hexdigest()
 
-    `record`: RECORD's own name; it and its signatures carry no hash.
+
+def compare_record(
+    archive: Archive, rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]
+) -> list[tuple[str, str]]:
+    """Compare RECORD with the files of a wheel.
+
+    Args:
+        archive: The wheel; read for hashes of another kind than sha256.
+        rows: The rows of RECORD.
+        record: The name of RECORD; it and its signatures carry no hash.
+        files: The sha256 in hexadecimal and the length of each file.
+
+    Returns:
+        A path and what is wrong with it, in the order of RECORD; then files that it lacks.
     """
-    signatures = {
-        f"{record}.jws",
-        f"{record}.p7s",
-    }  # "Binary distribution format": they cannot sign themselves
+    # "Binary distribution format": they cannot sign themselves.
+    signatures = {f"{record}.jws", f"{record}.p7s"}
     unhashed = {record, *signatures}
-    wrong = []
-    seen: set[str] = set()
-    for path, sha256, size in rows:
-        true = files.get(path)
+    problems = []
+    listed: set[str] = set()
+    for row in rows:
+        path = row.path
         if path in signatures:
-            wrong.append((path, "listed in RECORD, which it signs"))
-        elif path in seen:
-            wrong.append((path, "listed twice in RECORD"))
-        elif true is None:
-            wrong.append((path, "listed in RECORD but not in the wheel"))
-        elif sha256 is None and path not in unhashed:
-            wrong.append((path, "listed in RECORD without a hash"))
-        elif sha256 is not None and sha256 != true[0]:
-            wrong.append((path, "its sha256 is not the one in RECORD"))
-        elif size is None and path not in unhashed:
-            wrong.append((path, "listed in RECORD without its length"))
-        elif size is not None and size != true[1]:
-            wrong.append((path, "its length is not the one in RECORD"))
-        seen.add(path)
-    if record not in seen:
-        wrong.append((record, "RECORD does not list itself"))
-    seen |= unhashed
-    wrong += [(path, "in the wheel but not in RECORD") for path in files if path not in seen]
-    return wrong
+            problems.append((path, "listed in RECORD, which it signs"))
+        elif path in listed:
+            problems.append((path, "listed twice in RECORD"))
+        elif path not in files:
+            problems.append((path, "listed in RECORD but not in the wheel"))
+        elif problem := _compare_row(archive, row, files[path], hashed=path not in unhashed):
+            problems.append((path, problem))
+        listed.add(path)
+    if record not in listed:
+        problems.append((record, "RECORD does not list itself"))
+    for path in files:
+        if path not in listed and path not in unhashed:
+            problems.append((path, "in the wheel but not in RECORD"))
+    return problems
+
+
+def _compare_row(archive: Archive, row: Row, file: tuple[str, int], *, hashed: bool) -> str | None:
+    sha256, size = file
+    if row.digest is None:
+        if hashed:
+            return "listed in RECORD without a hash"
+    else:
+        digest = sha256
+        if row.algorithm != "sha256":
+            digest = hash_member(archive, row.path, row.algorithm)
+        if row.digest != digest:
+            return f"its {row.algorithm} is not the one in RECORD"
+    if row.size is None:
+        return "listed in RECORD without its length" if hashed else None
+    return None if row.size == size else "its length is not the one in RECORD"

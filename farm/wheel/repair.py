@@ -327,6 +327,7 @@ def vendor(
         new_version = normal_version(options.version)
     wanted = [normal_requirement(each) for each in options.requires]
     name = parse_wheel_name(wheel.name)
+    record_problems: list[tuple[str, str]] = []
     with Archive(wheel) as archive, temporary_folder(".repair-", dest) as patched:
         info = read_dist_info(archive)._replace(
             tags=name.tags
@@ -335,6 +336,7 @@ def vendor(
         with suppress(VerificationFailedError):  # it is written anew whatever it is
             record = read_record(archive, info.record)[1]
         contents = read_contents(archive, device=False)
+        record_problems = compare_record(archive, record, info.record, contents.files)
         _refuse_two_openmp(contents.libraries)
         machine = _machine(info, contents)
         changed: list[NewMember] = []
@@ -382,9 +384,7 @@ def vendor(
             for each in found
         ),
         tags=platforms,
-        record_corrected=tuple(
-            printable(path) for path, _ in compare_record(record, info.record, contents.files)
-        ),
+        record_corrected=tuple(printable(path) for path, _ in record_problems),
     )
 
 
@@ -726,9 +726,12 @@ def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tup
     with Archive(repaired) as archive:
         record = parse_record(archive.read(read_dist_info(archive).record, RECORD_LIMIT))
     return tuple(
-        Vendored(path, tool, sha256, size)
-        for path, sha256, size in sorted(record)
-        if sha256 and size is not None and path.startswith(f"{libs}/") and path not in before
+        Vendored(row.path, tool, row.digest, row.size)
+        for row in sorted(record, key=lambda row: row.path)
+        if row.digest
+        and row.size is not None
+        and row.path.startswith(f"{libs}/")
+        and row.path not in before
     )
 
 

@@ -240,9 +240,10 @@ def label_wheel(
         new_folder = f"{stem.partition('-')[0]}-{version}.dist-info"
         metadata = with_version(archive.read(f"{folder}/METADATA"), version)
         _, rows = read_record(archive, info.record)
-        hashes = {
-            path: (sha256, size) for path, sha256, size in rows if sha256 and size is not None
-        }
+        hashes = {}
+        for row in rows:
+            if row.digest and row.algorithm == "sha256" and row.size is not None:
+                hashes[row.path] = (row.digest, row.size)
         dropped = frozenset({*info.signed, f"{folder}/METADATA", f"{folder}/WHEEL"})
         if bare := [
             n

@@ -21,12 +21,12 @@ from farm.base.text import json_lines
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import Build, load_matrix
+from farm.plan.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
+from farm.plan.platforms.windows import JOB_SCRIPTS, SCRIPTS
+from farm.plan.platforms.windows import TOOLKIT_SCRIPTS as WINDOWS_TOOLKIT
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
-from farm.platforms.windows import JOB_SCRIPTS, SCRIPTS
-from farm.platforms.windows import TOOLKIT_SCRIPTS as WINDOWS_TOOLKIT
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

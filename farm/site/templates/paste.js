@@ -217,7 +217,7 @@ const Paste = (facts, cards) => {
     const parts = pasted.cards.map(counted);
     if (pasted.driver) parts.push(`driver ${pasted.driver}`);
     if (pasted.platform) {
-      const system = { linux: "Linux", windows: "Windows", macos: "macOS" }[pasted.platform];
+      const system = rules.systems[pasted.platform];
       parts.push(pasted.machine ? `${system} on ${pasted.machine}` : system);
     }
     if (pasted.python) parts.push(`Python 3.${pasted.python.slice(3)}`);

@@ -9,6 +9,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from farm.base.requirement import read_requirement
 from farm.base.text import printable
+from farm.platforms.facts import WINDOWS
 from farm.wheel.checks.subject import Subject, outcome
 from farm.wheel.metadata import DistInfo
 from farm.wheel.policy import Check, Finding, Policy
@@ -16,6 +17,10 @@ from farm.wheel.policy import Check, Finding, Policy
 # setuptools before 77 writes License-File into these (pypa/setuptools#4759).
 _BEFORE_LICENSES = ("2.1", "2.2", "2.3")
 # A bound may name a micro version (>=3.8.1), so a few of them are tried.
+_NEWEST_MINOR = 40
+_DATA_KEYS = ("data", "headers", "platlib", "purelib", "scripts")
+# A reference to an object, as importlib.metadata reads it, with the attribute that scripts need.
+_CALLABLE = re.compile(r"[\w.]+\s*:\s*[\w.]+\s*(\[.*\])?")
 _MICRO_VERSIONS = (0, 1, 5, 10, 20, 50)
 
 
@@ -26,9 +31,14 @@ def check(subject: Subject) -> Check:
     problems = [
         *_core_metadata(subject.metadata),
         *_direct_urls(info, subject.policy),
-        *_requires_python(info, subject.policy),
+        *_requires_python(subject),
     ]
     findings += [_metadata(info, problem) for problem in problems]
+    findings += [_script(info, problem) for problem in _entry_points(subject)]
+    findings += [_data(path, problem) for path, problem in _data_folders(subject)]
+    for_windows = (subject.policy.platform or "").startswith(WINDOWS)
+    for path, problem in subject.archive.unportable.items():
+        findings.append(_unportable(path, problem, waivable=not for_windows))
     return outcome("install", findings)
 
 
@@ -52,6 +62,35 @@ def _metadata(info: DistInfo, what: str) -> Finding:
         what,
         "correct the package's build configuration (pyproject.toml, setup.cfg) and build the "
         "wheel again",
+    )
+
+
+def _script(info: DistInfo, what: str) -> Finding:
+    return _refused(
+        f"{info.folder}/entry_points.txt",
+        what,
+        "correct the entry points in the package's pyproject.toml or setup.cfg and build the wheel "
+        "again",
+    )
+
+
+def _data(where: str, what: str) -> Finding:
+    return _refused(
+        where,
+        what,
+        f"put the file into one of the folders {', '.join(_DATA_KEYS)} of .data, or into the "
+        "package",
+    )
+
+
+def _unportable(where: str, what: str, *, waivable: bool) -> Finding:
+    return Finding(
+        check="install",
+        where=where,
+        what=what,
+        why="Windows or macOS unpacks another file, or none; Linux unpacks it as it is",
+        fix="rename it or leave it out; for Linux alone it can be waived",
+        waivable=waivable,
     )
 
 
@@ -107,15 +146,82 @@ def _direct_urls(info: DistInfo, policy: Policy) -> Iterator[str]:
             )
 
 
-def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
-    if policy.python is None or info.requires_python is None:
+def _requires_python(subject: Subject) -> Iterator[str]:
+    """A Requires-Python that excludes each Python of the tags, or the promised one."""
+    text = subject.info.requires_python
+    if text is None:
         return
-    minor = re.sub(r"\D", "", policy.python)[1:]
     try:
-        allowed = SpecifierSet(info.requires_python)
+        allowed = SpecifierSet(text)
     except InvalidSpecifier:
-        return  # as above
-    if not any(allowed.contains(f"3.{minor}.{micro}") for micro in _MICRO_VERSIONS):
-        yield (
-            f"Requires-Python {info.requires_python!r} excludes {policy.python}, which is promised"
-        )
+        return  # `_core_metadata` says so
+    promised = subject.policy.python
+    if promised and not _allows(allowed, 3, int(re.sub(r"\D", "", promised)[1:])):
+        yield f"Requires-Python {text!r} excludes {promised}, which is promised"
+        return
+    pythons = [python for tag in subject.tags for python in _pythons_of(tag)]
+    if pythons and not any(_allows(allowed, *python) for python in pythons):
+        tags = sorted({tag.rpartition("-")[0] for tag in subject.tags})
+        yield f"Requires-Python {text!r} excludes every Python of the tag {', '.join(tags)[:80]}"
+
+
+def _allows(allowed: SpecifierSet, major: int, minor: int) -> bool:
+    return any(allowed.contains(f"{major}.{minor}.{micro}") for micro in _MICRO_VERSIONS)
+
+
+def _pythons_of(tag: str) -> list[tuple[int, int]]:
+    """The versions that install a wheel with a tag; `py3` and `abi3` stand for many."""
+    python, abi, _ = tag.split("-")
+    match = re.fullmatch(r"(cp|py)(\d)(\d{0,2})", python)
+    if match is None:
+        return [(3, minor) for minor in range(_NEWEST_MINOR)]  # another interpreter's
+    major = int(match[2])
+    first = int(match[3] or 0)
+    if match[1] == "cp" and match[3] and not abi.startswith("abi3"):
+        return [(major, first)]
+    return [(major, minor) for minor in range(first, _NEWEST_MINOR)]
+
+
+def _entry_points(subject: Subject) -> Iterator[str]:
+    """What pip or uv refuses in entry_points.txt."""
+    name = f"{subject.info.folder}/entry_points.txt"
+    if name not in subject.archive.members:
+        return
+    try:
+        text = subject.archive.read(name).decode("utf-8")
+    except UnicodeDecodeError:
+        yield "is not UTF-8"
+        return
+    section = None
+    scripts: set[str] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()  # noqa: PLW2901 what installers read
+        shown = f"line {number} ({printable(line[:60])})"
+        if not line or line.startswith(("#", ";")):
+            continue
+        if header := re.fullmatch(r"\[([^]]+)\]", line):
+            section = header[1].strip()
+            continue
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if section is None or not equals or not key or not value:
+            yield f"{shown} is neither [section] nor name = value"
+        elif section in ("console_scripts", "gui_scripts"):
+            if key in scripts:
+                yield f"{shown}: a second script of this name"
+            elif "/" in key or "\\" in key or key in (".", ".."):
+                yield f"{shown}: the name of a script is a path"
+            elif not _CALLABLE.fullmatch(value):
+                yield f"{shown} is not name = module:function"
+            scripts.add(key)
+
+
+def _data_folders(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Files in .data that installers do not know where to put."""
+    for path in subject.contents.files:
+        folder, *rest = path.split("/", 2)
+        if not folder.endswith(".data") or not rest:
+            continue
+        if len(rest) == 1:
+            yield path, "is directly in the folder .data, not in one for its kind"
+        elif rest[0] not in _DATA_KEYS:
+            yield path, f"is in the folder {rest[0]} of .data, which installers do not know"

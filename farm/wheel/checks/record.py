@@ -14,7 +14,7 @@ def check(subject: Subject) -> Check:
     record = subject.info.record
     files = subject.contents.files
     content, rows = read_record(subject.archive, record)
-    problems = compare_record(rows, record, files)
+    problems = compare_record(subject.archive, rows, record, files)
     if _EMPTY_LINE.search(content):
         problems.append((record, "an empty line, at which pip fails"))
     findings = [_wrong(path, problem) for path, problem in problems]

@@ -6,7 +6,7 @@ import pytest
 
 from farm.base.errors import InfrastructureError
 from farm.index.backends import open_store
-from farm.index.reconcile import check
+from farm.index.check import check
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers.buckets import make_bucket
 

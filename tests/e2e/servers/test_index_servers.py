@@ -13,8 +13,8 @@ import pytest
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import s3
 from farm.index.backends import open_store
+from farm.index.check import check
 from farm.index.publish import NameTakenError, check_store, publish
-from farm.index.reconcile import check
 from tests.faults import campaign
 from tests.faults.publisher import GROUP
 from tests.servers import others

@@ -206,7 +206,7 @@ def test_the_page_begins_with_what_is_there_and_its_line_is_taken_by_pip(page, s
         ),
         ("GH200", ["linux-aarch64", "torch 2.15.0"]),
         ("Radeon RX 7900 XTX", ["is a card of AMD"]),
-        ("Voodoo 2", ["the catalogue has no card Voodoo 2"]),
+        ("Voodoo 2", ["The catalogue has no card Voodoo 2"]),
         ("torchvision", ["Project: torchvision", "pip install torchvision==0.21.0"]),
         ("pytorch", ["pip install torch==2.6.0+cu118.sm35.avx"]),
         ("torch==2.6.0", ["pip install torch==2.6.0+cu118.sm35.avx"]),

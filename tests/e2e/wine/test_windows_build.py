@@ -471,6 +471,27 @@ def test_a_left_over_toolset_does_not_hide_a_whole_one(machine):
     assert code == 0, out
 
 
+def test_a_clone_is_kept_where_its_container_goes(machine):
+    """FARM_SOURCES is a volume: the second container unpacks what the first one packed."""
+    machine.tool("windows/system32/tar.exe")
+    (machine.c / "sources").mkdir()
+
+    def clones():
+        return [call for call in machine.calls("git.exe") if " clone " in call["command"]]
+
+    packed = rf"C:\sources\{machine.plan.source.commit}.tar"
+    machine.change("tar.exe", " -cf ", f"write={packed}.new")
+    git = r"write=C:\farm\src\.git"
+    machine.change("tar.exe", " -xf ", rf"{git}\HEAD", rf"{git}\farm.ok")
+    code, out = machine.run(FARM_SOURCES=r"C:\sources")
+    assert (code, len(clones())) == (0, 1), out
+    shutil.rmtree(machine.c / "farm/src")
+    code, out = machine.run(FARM_SOURCES=r"C:\sources")
+    assert (code, clones()) == (0, []), out
+    (machine.c / "windows/system32/tar.exe").unlink()
+    shutil.rmtree(machine.c / "sources")
+
+
 def test_nvcc_keeps_the_environment_of_the_toolset(machine):
     code, out = machine.run()
     assert code == 0, out

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pefile
 
-from farm.plan.compat.rules import msc_ver
+from farm.plan.compat.compilers import msc_ver
 from farm.plan.file import Plan
 from farm.plan.render import render
 from tests.e2e.wine.windows_python import GCC, TIMEOUT_S, WindowsPython, pip, windows_path
@@ -51,9 +51,8 @@ TOOLSETS = "vc/VC/Tools/MSVC"
 VCVARS = r"""@echo off
 set "VCToolsVersion={toolset}"
 set "VCINSTALLDIR=%~dp0..\..\"
-set "VSINSTALLDIR=%~dp0..\..\..\"
 set "INCLUDE=C:\vc\sdk"
-set "PATH=C:\vc\VC\Tools\MSVC\{toolset}\bin\Hostx64\x64;C:\vc\bin;%PATH%"
+set "PATH=C:\vc\bin;%PATH%"
 """
 # As Microsoft's: without -vcvars_ver it sets up the newest toolset.
 VCVARS64 = r"""@echo off

@@ -13,8 +13,8 @@ from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.batch import in_folders, in_index, publish_all
 from farm.index.changes import record_event
+from farm.index.check import check
 from farm.index.publish import check_store
-from farm.index.reconcile import check
 from farm.index.records import PREDICATE, read_record
 from tests.indexes.recorder import Killed, Recorder, content, kill_at
 from tests.indexes.wheels import build_wheel

@@ -1,11 +1,13 @@
 """The check finds what is broken: each test breaks one promise by hand."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from farm.index.backends import open_store
-from farm.index.reconcile import check
+from farm.index.changes import record_event
+from farm.index.check import check
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
@@ -91,3 +93,38 @@ def test_a_page_that_is_missing_is_broken_once_the_catalogue_promises_it(index, 
         (root / last).unlink()
     assert broken(store) == set()
     assert key in {problem.key for problem in check(store)}
+
+
+def test_each_object_is_asked_for_once_however_many_groups_list_it(index):
+    """A wheel that was promoted twice was downloaded three times."""
+    store, _root = index
+    for group in ("sm37-avx", "staging"):
+        record_event(store, [FIRST], "promote", "", group=group)
+    asked = []
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(store, name)
+
+        def get(self, key):
+            asked.append(key)
+            return store.get(key)
+
+        def chunks(self, key):
+            asked.append(key)
+            return store.chunks(key)
+
+        def stat(self, key):
+            asked.append(key)
+            return store.stat(key)
+
+        def list(self, prefix):
+            asked.append(f"list {prefix}")
+            return store.list(prefix)
+
+    assert check(Counting()) == []
+    present = set(store.list(""))
+    counts = Counter(asked)
+    signatures = {"tuf/1.root.json", "tuf/timestamp.json"}
+    assert {key: count for key, count in counts.items() if count > 1} == {}
+    assert counts.keys() - signatures == {"list ", *present}

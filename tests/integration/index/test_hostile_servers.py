@@ -11,8 +11,8 @@ from farm.cli.main import main
 from farm.index import budget, s3
 from farm.index.backends import open_store
 from farm.index.changes import record_event
+from farm.index.check import check
 from farm.index.reader import open_reader
-from farm.index.reconcile import check
 from farm.index.signatures import set_keys, sign, verify_index
 from tests.indexes.keys import write_key
 from tests.indexes.recorder import FIRST, GROUP

@@ -14,8 +14,9 @@ from farm.cli.main import main
 from farm.index import pages
 from farm.index.backends import open_store
 from farm.index.changes import record_event
+from farm.index.check import check
 from farm.index.layout import html_key, json_key, record_key
-from farm.index.reconcile import check, reconcile
+from farm.index.reconcile import reconcile
 from farm.index.records import read_state
 from tests.indexes.recorder import FIRST, GROUP, SECOND, Killed, Recorder, kill_at
 

@@ -8,8 +8,9 @@ import pstats
 import pytest
 
 from farm.index.backends import open_store
+from farm.index.check import check
 from farm.index.publish import check_store
-from farm.index.reconcile import check, reconcile
+from farm.index.reconcile import reconcile
 from farm.index.records import Record
 from tests.indexes.wheels import publish_wheel
 

@@ -9,11 +9,12 @@ from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.changes import record_event
+from farm.index.check import check
 from farm.index.layout import wheel_key
 from farm.index.mirror import copy_index
 from farm.index.pages import parse_page
 from farm.index.reader import open_reader
-from farm.index.reconcile import check, reconcile
+from farm.index.reconcile import reconcile
 from farm.index.signatures import set_keys, sign, verify_index
 from tests.indexes.keys import write_key
 from tests.indexes.recorder import FIRST, GROUP, OTHER, SECOND, Killed, Recorder, content, kill_at

@@ -17,9 +17,9 @@ import pytest
 import farm
 from farm.index import pages
 from farm.index.backends import open_store
+from farm.index.check import check
 from farm.index.layout import json_key
 from farm.index.publish import check_store
-from farm.index.reconcile import check
 from tests.indexes.recorder import FIRST, GROUP, SECOND, content, listed
 
 

@@ -9,7 +9,8 @@ from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.changes import record_event
-from farm.index.reconcile import check, reconcile
+from farm.index.check import check
+from farm.index.reconcile import reconcile
 from farm.index.records import ForeignObjectError
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -53,7 +54,7 @@ def plain(text):
 
 def test_a_sound_index_is_left_as_it_is(index):
     store, _root = index
-    assert reconcile(store) == ((), ())
+    assert reconcile(store) == ((), (), (), ())
 
 
 def test_all_pages_gone(index):
@@ -218,3 +219,42 @@ def test_what_nothing_says_any_more_is_taken_back_only_when_asked_to(
     shown = (root / "whl/sm35-avx/simple/canary/index.html").read_text()
     assert "slow" not in shown
     assert (f">{SECOND}</a>" in shown) is (kind != "lost")
+
+
+def lose_record_and_take_back(root, name):
+    (root / f"records/{name}.json").unlink()
+    return main(["index", "reconcile", "--index", str(root), "--take-back"])
+
+
+def test_what_is_taken_back_leaves_no_bytes_and_its_name_is_free(index, make_wheel, put, capsys):
+    """The advised commands led to a page with a hash that the stored bytes did not have."""
+    store, root = index
+    assert lose_record_and_take_back(root, SECOND) == 0
+    assert f"deleted: whl/files/{SECOND}" in capsys.readouterr().out
+    assert check(store) == []
+    put(store, make_wheel(SECOND, payload="x = 2\n"))
+    assert check(store) == []
+
+
+def test_a_wheel_is_never_listed_over_other_bytes(index):
+    store, root = index
+    for path in page_files(root):
+        path.unlink()
+    (root / f"whl/files/{SECOND}").write_bytes(b"other")
+    done = reconcile(store)
+    assert done.differing == (SECOND,)
+    assert SECOND not in (root / "whl/sm35-avx/simple/canary/index.html").read_text()
+    [problem] = check(store)
+    assert "its files have other bytes" in problem.what
+
+
+def test_files_without_a_record_are_shown_and_can_be_deleted(index, make_wheel, capsys):
+    store, root = index
+    orphan = f"whl/files/{FIRST.replace('1.0', '9.0')}"
+    (root / orphan).write_bytes(b"bytes")
+    [problem] = check(store)
+    assert (problem.key, problem.broken) == (orphan, False)
+    assert main(["index", "reconcile", "--index", str(root)]) == 0
+    assert f"without a record (--take-back deletes it): {orphan}" in capsys.readouterr().out
+    assert main(["index", "reconcile", "--index", str(root), "--take-back"]) == 0
+    assert check(store) == []

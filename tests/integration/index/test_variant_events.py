@@ -10,7 +10,7 @@ import pytest
 
 from farm.cli.main import main
 from farm.index.backends import open_store
-from farm.index.reconcile import check
+from farm.index.check import check
 from farm.index.variants import ROOT
 from tests.indexes.clients import clean
 from tests.integration.index.test_variants import whole_wheel

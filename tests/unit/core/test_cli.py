@@ -69,8 +69,8 @@ def test_help_lists_every_command_in_one_group(capsys):
             "--package",
         ),
         (
-            ["plan", "--variant", "x", "--with", "magma"],
-            "unrecognized arguments: --with magma",
+            ["plan", "--variant", "x", "--whithout", "magma"],
+            "unrecognized arguments: --whithout magma",
             "--without",
         ),
         (["plan", "--vari=x"], "unrecognized arguments: --vari", "--variant"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.plan.build import judge, resolve
+from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
 from farm.plan.selectors import Selectors
 from farm.plan.variant import PYTHONS, Variant, cpu_words, gpu_words
@@ -31,31 +32,36 @@ def followed(selectors: Selectors, nearest: str) -> Selectors:
     """The selectors with the options that a refusal names, as a person types them."""
     words = shlex.split(nearest)
     options, variant = dict(selectors.options), selectors.variant
+    platform, channel = selectors.platform, selectors.channel
     while words:
         name = words.pop(0)
         if name == "--variant":
             variant = Variant.parse(words.pop(0))
+        elif name == "--platform":
+            platform = words.pop(0)
+        elif name == "--channel":
+            channel = words.pop(0)
         elif name in {"--ptx", "--no-ptx"}:
             options["ptx"] = Choice(name == "--ptx", name)
         else:
             options[name.removeprefix("--")] = Choice(words.pop(0), name)
-    return Selectors(variant, selectors.package, selectors.platform, selectors.channel, options)
+    return Selectors(variant, selectors.package, platform, channel, options)
 
 
 def hold(selectors: Selectors) -> bool:
-    """Whether there was a nearest to follow; fails where it is refused in its turn."""
+    """Whether there was a nearest to follow; fails where one is refused in its turn."""
     try:
         judged = judge(ROOT, selectors)
     except UsageError:
         return False  # a platform for which no channel builds the package
-    nearest = judged.nearest()
-    if judged.complete or not nearest or any(reason.severity == "error" for reason in judged.offer):
-        return False
-    try:
-        resolve(ROOT, followed(selectors, nearest))
-    except NotBuildableError as error:
-        pytest.fail(f"{selectors.variant} {dict(selectors.options)}: {nearest} is refused: {error}")
-    return True
+    alternatives = [] if judged.complete else judged.alternatives()
+    for text in alternatives:
+        try:
+            resolve(ROOT, followed(selectors, text))
+        except NotBuildableError as error:
+            asked = f"{selectors.variant} {selectors.channel} {dict(selectors.options)}"
+            pytest.fail(f"{asked}: {text} is refused: {error}")
+    return bool(alternatives)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +92,7 @@ selectors_ = st.builds(
     ),
     package=st.sampled_from(["torch", "torchvision", "canary"]),
     platform=st.sampled_from(["linux", "linux", "windows"]),
+    channel=st.one_of(st.none(), st.sampled_from(list(load_matrix(ROOT).channels))),
     options=st.fixed_dictionaries(
         {},
         optional={
@@ -96,7 +103,19 @@ selectors_ = st.builds(
 )
 
 
-@examples(25)
+@pytest.mark.parametrize(
+    ("variant", "channel", "options"),
+    [
+        ("sm61-avx2-py314", "kepler-1.12.1", {"cuda": "11.6", "torch": "2.14.0"}),
+        ("sm100-avx512-py311", "debian-1.13.1", {"torch": "2.0.1"}),
+        ("sm35-avx-py311", "rtx50-windows", {}),
+    ],
+)
+def test_a_channel_that_does_not_fit_is_followed_by_a_plan(variant, channel, options):
+    assert hold(selectors(variant, channel=channel, **options))
+
+
+@examples(200)
 @given(selectors_)
 def test_every_nearest_is_a_plan(selectors):
     hold(selectors)

@@ -20,7 +20,7 @@ C:\\farm\\src\\a.cpp(3): error C2065: 'x': undeclared identifier
 """
 MACHINE = "Microsoft Windows [Version 10.0.20348.2582]\ncores: 4\ninstallationPath: C:\\VS\nother\n"
 CACHE = """USE_XNNPACK:BOOL=ON
-USE_KINETO:BOOL=OFF
+USE_MKLDNN:BOOL=OFF
 USE_CUDA:BOOL=1
 OpenMP_libomp_LIBRARY:STRING=C:/VS/lib/libomp.lib
 BLAS:STRING=MKL
@@ -65,7 +65,7 @@ def test_a_report_becomes_one_page(report):
     assert "LNK1104" in out
     assert "\x1b" not in out
     rows = [line.split() for line in out.splitlines()]
-    assert ["USE_KINETO", "1", "OFF"] in rows
+    assert ["USE_MKLDNN", "1", "OFF"] in rows
     assert [
         "OpenMP_libomp_LIBRARY",
         "C:/farm/venv/Library/lib/libiomp5md.lib",
@@ -96,7 +96,7 @@ def test_a_cause_that_is_not_known_is_called_so(report):
 
 
 def test_a_configured_tree_that_is_as_planned(report):
-    code, out, _ = report(CMakeCache_txt="USE_KINETO:BOOL=ON\n", build_log="")
+    code, out, _ = report(CMakeCache_txt="USE_MKLDNN:BOOL=ON\n", build_log="")
     assert (code, "failures in the log: 0" in out, "with all that the plan says" in out) == (
         0,
         True,

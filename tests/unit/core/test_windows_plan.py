@@ -3,7 +3,7 @@
 import pytest
 
 from farm.base.errors import UsageError
-from farm.platforms.windows import windows_tools
+from farm.plan.platforms.windows import windows_tools
 from tests.plans import plan_of
 
 

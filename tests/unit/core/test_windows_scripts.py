@@ -22,11 +22,11 @@ from farm.cli.main import main
 from farm.plan.build import resolve
 from farm.plan.compat.stack import Stack
 from farm.plan.matrix import load_matrix
+from farm.plan.platforms.base import platform
+from farm.plan.platforms.windows import cmd_text, visual_studio, wheel, windows_tools
 from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
-from farm.platforms.base import platform
-from farm.platforms.windows import cmd_text, visual_studio, wheel, windows_tools
 from tests.plans import plan_of
 from tests.servers.threads import Handler, answered_by
 
@@ -144,9 +144,9 @@ def test_a_second_address_serves_where_the_first_has_not_the_file(fetch, served,
     assert re.search("next: .*/x", output)
 
 
-def test_the_dll_that_cudnn_asks_for_has_two_addresses():
+def test_the_dll_that_cudnn_asks_for_has_three_addresses():
     zlib = windows_tools().tools["zlib"]
-    assert len({zlib.url, *zlib.mirrors}) > 1
+    assert len({zlib.url, *zlib.mirrors}) == 3
 
 
 def test_a_folder_of_ones_own_is_asked_first(fetch, served, monkeypatch, tmp_path):
@@ -252,6 +252,13 @@ def test_the_word_of_each_minute(root, monkeypatch):
     ]  # fmt: skip
 
 
+def answer_of_windows(folder, *lines):
+    """A PowerShell that answers so, whatever it is asked: there is none here."""
+    program = folder / "bin/powershell"
+    program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    program.chmod(0o755)
+
+
 @pytest.fixture
 def checked(root, tmp_path, monkeypatch, capsys, served):
     """check_machine.py on a machine that lacks nothing, whose one archive a server has; what it
@@ -262,8 +269,12 @@ def checked(root, tmp_path, monkeypatch, capsys, served):
     files["/zlib.zip"] = files["/nvcc.zip"] = b"x"
     for name in ("sdk", "bin", "bin/1033", "farm"):
         (tmp_path / name).mkdir()
-    for name in ("sdk/windows.h", "bin/cl.exe", "bin/1033/clui.dll"):
+    tools = ("bin/cl.exe", "bin/link.exe", "bin/rc.exe", "bin/mt.exe", "bin/1033/clui.dll")
+    for name in ("sdk/windows.h", "sdk/kernel32.lib", *tools):
         (tmp_path / name).touch(0o755)
+    answer_of_windows(tmp_path, "S-1-5-21-1-2-3-1001", "True", "C:\\Farm\\")
+    monkeypatch.setenv("LIB", str(tmp_path / "sdk"))
+    monkeypatch.setenv("FARM_TOOLSET", "Microsoft.VisualStudio.Component.VC.14.29.16.11.x86.x64")
     monkeypatch.setattr(module, "FARM", tmp_path / "farm")
     monkeypatch.setenv("INCLUDE", str(tmp_path / "sdk"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -291,6 +302,16 @@ def test_a_machine_that_lacks_nothing_is_built_on(checked):
     [
         (lambda here, _: (here / "sdk/windows.h").unlink(), {}, 3, "no Windows SDK", "--add Microsoft.VisualStudio.Component.Windows10SDK"),
         (lambda here, _: (here / "bin/1033/clui.dll").unlink(), {}, 0, "no English messages", "--addProductLang en-US"),
+        (lambda here, _: (here / "sdk/kernel32.lib").unlink(), {}, 3, "no folder of LIB has kernel32.lib", "Windows10SDK"),
+        (lambda here, _: (here / "bin/rc.exe").unlink(), {}, 3, "no rc.exe on PATH", "Windows10SDK"),
+        (lambda here, _: (here / "bin/mt.exe").unlink(), {}, 3, "no mt.exe on PATH", "Windows10SDK"),
+        (lambda here, _: (here / "bin/link.exe").unlink(), {}, 3, "no link.exe on PATH", "VC.14.29.16.11.x86.x64"),
+        (lambda here, _: answer_of_windows(here, "S-1-5-18", "False"), {}, 0, "runs as SYSTEM", "services.msc"),
+        (lambda here, _: answer_of_windows(here, "S-1-5-20", "False"), {}, 0, "runs as NETWORK SERVICE", "services.msc"),
+        (lambda here, _: answer_of_windows(here, "S-1-5-21-1", "True"), {}, 0, "Defender reads each file", "Add-MpPreference -ExclusionPath C:\\farm"),
+        (lambda here, _: answer_of_windows(here, "S-1-5-21-1", "True", "N/A: Must be an administrator to view exclusions"), {}, 0, "Defender reads", "Add-MpPreference"),
+        (lambda _, files: files.update({"/zlib.zip": b"<html>suspended"}), {}, 9, "answers with a page", "set FARM_ARCHIVES="),
+        (lambda _, files: files.update({"/nvcc.zip": b"\n<!DOCTYPE html>"}), {}, 9, "answers with a page", "set FARM_ARCHIVES="),
         (lambda *_: None, {"disk_gb": 10**9}, 3, "are free on the disk", "mklink /J"),
         (lambda *_: None, {"memory_per_job_gb": 10**9}, 0, "one compiler takes up to", "page file"),
         (lambda _, files: files.pop("/zlib.zip"), {}, 9, "/zlib.zip cannot be reached", f"put zlib.zip (sha256 {'a' * 64}) into a folder"),
@@ -305,6 +326,13 @@ def test_what_a_machine_lacks_is_said_before_the_first_download(
     assert (found, text.count("\n")) == (code, 2), text
     assert message in text
     assert cure in text
+
+
+def test_a_machine_without_defender_or_powershell_is_built_on(checked, tmp_path):
+    answer_of_windows(tmp_path, "S-1-5-21-1-2-3-1001", "False")
+    assert checked() == (0, "")
+    (tmp_path / "bin/powershell").unlink()
+    assert checked() == (0, "")
 
 
 def test_an_archive_that_is_there_needs_no_server(checked, served, tmp_path, monkeypatch):

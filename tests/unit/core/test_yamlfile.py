@@ -163,3 +163,27 @@ def test_nearest_is_best_first_and_empty_when_nothing_is_near():
     assert nearest("avx3", ["sse41", "avx512", "avx2", "avx"])[0] in {"avx", "avx2"}
     assert nearest("openblass", ("mkl", "openblas")) == ["openblas"]
     assert nearest("zzz", ("mkl", "openblas")) == []
+
+
+class Renamed(Model):
+    old_keys = {"worker": "runner"}
+    runner: str
+
+
+class Nested(Model):
+    machines: dict[str, Renamed]
+
+
+def test_a_key_of_an_earlier_release_is_read_and_the_new_line_is_given(file, capsys):
+    file.write_text("machines:\n  one:\n    worker: m1  # of the lab\n  two: {runner: m2}\n")
+    loaded = load(file, Nested)
+    assert loaded.machines["one"].runner == "m1"
+    assert capsys.readouterr().err == (
+        f"warning: {file}:3: key 'worker' is now 'runner'; write: runner: m1  # of the lab\n"
+    )
+
+
+def test_an_old_key_beside_the_new_one_is_a_key_that_appears_twice(file):
+    file.write_text("machines:\n  one:\n    worker: m1\n    runner: m2\n")
+    with pytest.raises(UsageError, match="key 'runner' appears twice"):
+        load(file, Nested)

@@ -284,7 +284,7 @@ def submitted(project, started, capsys):
     """Submits in the background; returns the new runs as the JSON names them."""
 
     def go(*words):
-        assert farm(project, "submit", *words, "--no-smoke", "--detach", "--json") == 0, (
+        assert farm(project, "submit", *words, "--no-smoke", "--detach", "--yes", "--json") == 0, (
             capsys.readouterr().err
         )
         return valid("submit", capsys.readouterr().out)

@@ -11,7 +11,7 @@ from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerErro
 from farm.engines.base import Capacity, Cause, Observation
 from farm.plan.settings import load_settings
 from farm.run import build_job
-from farm.run.backends import ENGINES, check_engine
+from farm.run.backends import ENGINES, check_engine, engine_for
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 
@@ -80,14 +80,22 @@ def on_a(platform, monkeypatch):
     monkeypatch.setitem(ENGINES, "host", replace(host, traits=traits))
 
 
-@pytest.mark.parametrize(
-    ("on", "here"), [("host", "linux"), ("docker", "windows"), ("swarm", "windows")]
-)
+@pytest.mark.parametrize(("on", "here"), [("host", "linux"), ("swarm", "windows")])
 def test_elsewhere_it_is_refused_with_the_way_that_works(workspace, plan, monkeypatch, on, here):
     on_a(here, monkeypatch)
     with pytest.raises(NoRunnerError, match=f"the {on} engine runs no windows jobs") as caught:
         check_engine(workspace, on, plan)
     assert "--on host" in str(caught.value.hint)
+
+
+def test_an_engine_with_containers_of_windows_is_asked_when_it_is_opened(workspace, plan):
+    check_engine(workspace, "docker", plan)
+
+
+def test_without_a_word_the_machine_itself_builds_where_it_can(plan, monkeypatch):
+    assert engine_for(plan) == "docker"
+    on_a("windows", monkeypatch)
+    assert engine_for(plan) == "host"
 
 
 def test_on_the_windows_machine_itself_it_is_not(workspace, plan, monkeypatch):

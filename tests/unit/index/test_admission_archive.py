@@ -14,6 +14,7 @@ from tests.indexes.wheels import build_wheel, recorded
 
 NAME = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
 INFO = "torch-2.0.1+cu118.sm35.avx.dist-info"
+TAG = "Tag: py3-none-any\n"
 
 
 def rezipped(path, change):
@@ -142,6 +143,10 @@ def made(**options):
         (made(tags=""), "are not those of the file's name"),
         (made(extra="Summary: a\0b\n"), "control character"),
         (made(extra="Summary: a\x1bb\n"), "control character"),
+        (made(extra="Summary: a\x9b31mb\n"), "control character"),
+        (made(extra="Summary: a\u202eb\n"), "control character"),
+        (made(tags=f"Wheel-Version: 9.0\n{TAG}"), "Wheel-Version 2 times"),
+        (made(tags=f"Root-Is-Purelib: false\n{TAG}"), "Root-Is-Purelib 2 times"),
     ],
 )
 def test_what_installers_read_differently_or_refuse(tmp_path, uploaded, make, why):
@@ -218,3 +223,116 @@ def test_the_names_of_the_layout_are_those_of_its_table():
         assert all(
             part in RESERVED for part in key.split("/")[1:] if "{" not in part and part != "…"
         ), key
+
+
+DATA = "torch-2.0.1+cu118.sm35.avx.data"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("other-1.0.data/purelib/x.py", "the wheel's own is"),
+        ("other-1.0.data/scripts/ls", "the wheel's own is"),
+        (f"TORCH-{DATA[6:]}/scripts/cc", "the wheel's own is"),
+        (f"{DATA}/evil/x", "no place for it"),
+        (f"{DATA}/README", "no place for it"),
+        (f"{DATA}/scripts/python3", "replaces a program of the interpreter"),
+        (f"{DATA}/scripts/Python3.11", "replaces a program of the interpreter"),
+        (f"{DATA}/scripts/pythonw.exe", "replaces a program of the interpreter"),
+        (f"{DATA}/scripts/python-script.py", "replaces a program of the interpreter"),
+        (f"{DATA}/scripts/activate", "replaces a program of the interpreter"),
+        (f"{DATA}/scripts/Activate.ps1", "replaces a program of the interpreter"),
+        (f"{DATA}/scripts/deep/tool", "no plain file name"),
+        (f"{DATA}/data/pyvenv.cfg", "environment's configuration"),
+        (f"{DATA}/data/PyVenv.cfg", "environment's configuration"),
+        (f"{DATA}/data/python311._pth", "environment's configuration"),
+        (f"{DATA}/data/bin/python", "replaces a program of the interpreter"),
+        (f"{DATA}/data/Scripts/python.exe", "replaces a program of the interpreter"),
+        (f"{DATA}/data/lib/python3.11/os.py", "other projects or of the standard library"),
+        (f"{DATA}/data/lib/python3.11/site-packages/pip/x", "other projects or of the stan"),
+        (f"{DATA}/data/Lib/site-packages/pip/x.py", "other projects or of the standard library"),
+        (f"{DATA}/data/Lib/os.py", "other projects or of the standard library"),
+        (f"{DATA}/purelib/other-1.0.dist-info/METADATA", "metadata of another project"),
+        (f"{DATA}/platlib/sitecustomize.py", "at each start"),
+        ("usercustomize/__init__.py", "at each start"),
+        ("pip/__init__.py", "replaces files of pip"),
+        (f"{DATA}/purelib/setuptools/x.py", "replaces files of setuptools"),
+        (f"{DATA}/platlib/torch/__init__.py", "at the same place as"),
+        (f"{DATA}/platlib/Torch/__init__.py", "at the same place as"),
+    ],
+)
+def test_a_member_that_would_land_outside_of_the_packages_own_places(tmp_path, name, why):
+    """pip put `ls` into bin/ and uv did not; `python3` replaced the environment's own."""
+    with pytest.raises(PublishRefusedError, match=why):
+        check_archive(member(name)(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{DATA}/scripts/torchrun",
+        f"{DATA}/scripts/convert.py",
+        f"{DATA}/data/share/man/man1/torch.1",
+        f"{DATA}/data/etc/jupyter/torch.json",
+        f"{DATA}/data/lib/libtorch.so",
+        f"{DATA}/data/bin/protoc",
+        f"{DATA}/headers/torch.h",
+        f"{DATA}/purelib/other/__init__.py",
+        "torchgen/python.py",
+        "pipeline/__init__.py",
+    ],
+)
+def test_a_member_in_the_packages_own_places(tmp_path, name):
+    check_archive(member(name)(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("../../evil = torch:main", "no plain file name"),
+        ("/etc/evil = torch:main", "no plain file name"),
+        (r"..\evil = torch:main", "no plain file name"),
+        ("ls\x1b[2J = torch:main", "no plain file name"),
+        ("tool. = torch:main", "no plain file name"),
+        ("python = torch:main", "replaces a program"),
+        ("Python3.exe = torch:main", "replaces a program"),
+        ('tool = os:system("id");print', "is not module:function"),
+        ("tool = torch", "is not module:function"),
+        ("tool = torch:main\nTool = torch:main", "is there twice"),
+        ("tool = torch:main\ntool = torch:main", "cannot be read"),
+        ("tool", "cannot be read"),
+        ("tool = torch:main\n[gui_scripts]\ntool = torch:main", "is there twice"),
+    ],
+)
+def test_a_program_of_an_entry_point_that_is_none(tmp_path, line, why):
+    """pip 26.1 wrote `evil` two folders above the environment (CVE-2026-8643)."""
+    text = f"[console_scripts]\n{line}\n"
+    path = build_wheel(tmp_path, NAME, more={f"{INFO}/entry_points.txt": text}).path
+    with pytest.raises(PublishRefusedError, match=why):
+        check_archive(path)
+
+
+def test_entry_points_as_projects_write_them(tmp_path):
+    text = (
+        "[console_scripts]\ntorchrun = torch.distributed.run:main\nf2py=a.b:C.main [extra]\n"
+        "[torchrun.logs_specs]\ndefault = torch.x:Y\n"
+    )
+    check_archive(build_wheel(tmp_path, NAME, more={f"{INFO}/entry_points.txt": text}).path)
+
+
+@pytest.mark.parametrize(("flags", "taken"), [(0, True), (1, False), (3, True)])
+def test_bytecode_that_runs_whatever_its_source_says(tmp_path, flags, taken):
+    data = b"\xa7\r\r\n" + flags.to_bytes(4, "little") + bytes(8)
+    path = member("torch/__pycache__/x.cpython-311.pyc", data)(tmp_path)
+    if taken:
+        check_archive(path)
+    else:
+        with pytest.raises(PublishRefusedError, match="whatever its source says"):
+            check_archive(path)
+
+
+@pytest.mark.parametrize("name", ["con", "AUX", "com1"])
+def test_a_project_that_windows_has_no_folder_for(tmp_path, uploaded, name):
+    wheel = build_wheel(tmp_path, f"{name}-1.0-py3-none-any.whl").path
+    with pytest.raises(PublishRefusedError, match="device on Windows"):
+        describe(wheel, group="g", upload_time=uploaded, provenance={})

@@ -9,9 +9,10 @@ import pytest
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index.backends import open_store
 from farm.index.changes import record_event
+from farm.index.check import check
 from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
-from farm.index.reconcile import check, reconcile
+from farm.index.reconcile import reconcile
 from tests.indexes.recorder import (
     FIRST,
     GROUP,

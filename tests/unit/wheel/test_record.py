@@ -16,11 +16,20 @@ EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sh
 OTHER = hashlib.sha256(b"other").hexdigest()
 
 paths = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\n\0"), min_size=1)
-rows = st.builds(
-    Row,
-    path=paths,
-    sha256=st.none() | st.binary(min_size=32, max_size=32).map(bytes.hex),
-    size=st.none() | st.integers(0, 2**60),
+SIZES_OF_DIGESTS = {"sha256": 32, "sha384": 48, "sha512": 64}
+sizes = st.none() | st.integers(0, 2**60)
+rows = st.builds(Row, paths, st.none(), sizes, st.just("sha256")) | st.sampled_from(
+    list(SIZES_OF_DIGESTS)
+).flatmap(
+    lambda algorithm: st.builds(
+        Row,
+        path=paths,
+        digest=st.binary(
+            min_size=SIZES_OF_DIGESTS[algorithm], max_size=SIZES_OF_DIGESTS[algorithm]
+        ).map(bytes.hex),
+        size=sizes,
+        algorithm=st.just(algorithm),
+    )
 )
 
 
@@ -47,7 +56,7 @@ def test_any_bytes_give_rows_or_one_error(raw):
     ("line", "why"),
     [
         (b"a,b\n", "2 columns"),
-        (b"a,md5=abcd,1\n", "accepted is sha256"),
+        (b"a,md5=abcd,1\n", "accepted are sha256, sha384, sha512"),
         (b"a,sha256=short,1\n", "not a sha256"),
         (
             b"a,sha256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU,0\n",
@@ -82,7 +91,7 @@ def test_compare_finds_every_kind_of_difference():
         Row("ok", EMPTY, 0),
         Row("i/RECORD", None, None),
     ]
-    assert compare_record(lines, "i/RECORD", files) == [
+    assert compare_record(None, lines, "i/RECORD", files) == [
         ("changed", "its sha256 is not the one in RECORD"),
         ("longer", "its length is not the one in RECORD"),
         ("bare", "listed in RECORD without a hash"),
@@ -92,7 +101,7 @@ def test_compare_finds_every_kind_of_difference():
     ]
     assert (
         compare_record(
-            [*lines[:1], lines[-1]], "i/RECORD", {"ok": (EMPTY, 0), "i/RECORD": (OTHER, 9)}
+            None, [*lines[:1], lines[-1]], "i/RECORD", {"ok": (EMPTY, 0), "i/RECORD": (OTHER, 9)}
         )
         == []
     )
@@ -122,7 +131,7 @@ def test_what_is_read_is_what_a_reader_of_csv_reads(text, lines):
         assert [row.size for row in found] == [
             int(line[2]) if line[2] else None for line in expected
         ]
-        assert [row.sha256 for row in found] == [EMPTY if line[1] else None for line in expected]
+        assert [row.digest for row in found] == [EMPTY if line[1] else None for line in expected]
 
 
 @pytest.mark.parametrize("path", ["a", '"a,b"'])

@@ -80,10 +80,10 @@ def test_unchanged_members_are_copied_as_they_are(tmp_path, source):
         assert archive.read("pkg/new") == b"new" * 100
         rows = parse_record(archive.read(RECORD))
     assert [row.path for row in rows] == ["pkg/b.py", "pkg/lib.so", "pkg/link", "pkg/new", RECORD]
-    assert rows[-1].sha256 is None
+    assert rows[-1].digest is None
     with Archive(dest) as archive:
         true = hashes(archive)
-        assert {row.path: (row.sha256, row.size) for row in rows[:-1]} == {
+        assert {row.path: (row.digest, row.size) for row in rows[:-1]} == {
             row.path: true[row.path] for row in rows[:-1]
         }
 

@@ -93,7 +93,7 @@ def test_repair_adds_what_is_missing_and_what_that_needs(tmp_path, wheel, libs, 
     assert {name: inside[name] for name in files} == files
     assert inside["torch/lib/LibIomp5md.dll"] == (libs[1] / "LibIomp5md.dll").read_bytes()
     assert f"Tag: {TAG}\n".encode() in inside["torch-1.0.dist-info/WHEEL"]
-    rows = {row.path: row.sha256 for row in parse_record(inside["torch-1.0.dist-info/RECORD"])}
+    rows = {row.path: row.digest for row in parse_record(inside["torch-1.0.dist-info/RECORD"])}
     assert rows["torch/lib/deep.dll"] == hashlib.sha256(inside["torch/lib/deep.dll"]).hexdigest()
     assert {answer for answer, _ in answers(result.wheel).values()} == {
         "wheel",

@@ -167,6 +167,8 @@ set "FARM_STEP=checks"
 set "FARM_NEXT=the lines above say what is missing, and how to get it"
 call :step
 set "FARM_SHOW=all"
+set "FARM_SDK=Microsoft.VisualStudio.Component.Windows10SDK.19041"
+set "FARM_TOOLSET=Microsoft.VisualStudio.Component.VC.14.29.16.11.x86.x64"
 "%FARM_PYTHON%" logged.py "%FARM_PYTHON%" check_machine.py plan.json 20.0
 set "FARM_EXIT=%ERRORLEVEL%"
 set "FARM_SHOW="
@@ -268,6 +270,10 @@ set "FARM_NEXT=can this machine reach https://github.com/pytorch/pytorch.git? is
 set "FARM_OPTIONS=-c core.longpaths=true -c core.fsmonitor=false -c core.autocrlf=false -c core.symlinks=false -c safe.directory=*"
 set "GIT_TERMINAL_PROMPT=0"
 call :step
+rem In a container FARM_SOURCES is a volume, which outlives it: the clone of an earlier one.
+set "FARM_PACKED=%FARM_SOURCES%\e9ebda29d87ce0916ab08c06ab26fd3766a870e5.tar"
+if defined FARM_SOURCES if not exist C:\farm\src\ if exist "%FARM_PACKED%" mkdir C:\farm\src
+if defined FARM_SOURCES if not exist C:\farm\src\.git if exist "%FARM_PACKED%" "%FARM_PYTHON%" logged.py tar.exe -xf "%FARM_PACKED%" -C C:\farm\src
 set "FARM_HEAD="
 if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_ANSWERS%\head.txt 2>nul
 if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("%FARM_ANSWERS%\head.txt") do set "FARM_HEAD=%%h"
@@ -297,6 +303,10 @@ if not "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" goto :failed
 set "FARM_CODE=9"
 copy /y nul C:\farm\src\.git\farm.ok >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
+rem One that cannot be packed is only cloned again.
+if not defined FARM_SOURCES goto :paths
+"%FARM_PYTHON%" logged.py tar.exe -cf "%FARM_PACKED%.new" -C C:\farm\src .
+if "%ERRORLEVEL%"=="0" move /y "%FARM_PACKED%.new" "%FARM_PACKED%" >nul
 goto :paths
 :clean
 rem A tree of another plan: CMake would not run again with what that left, and keep its settings. One that git cannot
@@ -354,6 +364,8 @@ exit /b 0
 set "FARM_SHOW=ninja"
 "%FARM_PYTHON%" C:\farm\job\logged.py C:\farm\venv\Scripts\python.exe -m build --wheel --no-isolation --skip-dependency-check --outdir "%FARM_OUT%\wheel" .
 set "FARM_EXIT=%ERRORLEVEL%"
+if "%FARM_EXIT%"=="75" set "FARM_CODE=75"
+if "%FARM_EXIT%"=="75" set "FARM_NEXT=the time of FARM_MINUTES is over: run this again, and the build goes on with what is compiled"
 rem By number: cl.exe and link.exe may speak another language. C1076 and C3859 are of precompiled headers.
 if not "%FARM_EXIT%"=="0" for %%e in (C1060 C1002 C1076 C3859 LNK1102) do call :memory %%e
 if not "%FARM_EXIT%"=="0" goto :failed
@@ -400,6 +412,7 @@ rem 75: so little room that no step could tell its own reason.
 "%FARM_PYTHON%" -c "import shutil, sys; sys.exit(75 * (shutil.disk_usage('C:/farm').free < 2**28))" 2>nul
 if "%ERRORLEVEL%"=="75" goto :full
 rem The tool's own first error, and its cause and cure where they are known. The lines of these steps are shown already.
+if "%FARM_CODE%"=="75" goto :next
 if "%FARM_STEP%"=="tools" goto :next
 if "%FARM_STEP%"=="checks" goto :next
 if exist %FARM_ANSWERS%\next.txt del /f /q %FARM_ANSWERS%\next.txt

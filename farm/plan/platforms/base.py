@@ -136,6 +136,32 @@ class Platform:
         """The command of the build; `_output` is the job's output folder."""
         return ("bash", f"/farm/job/{self.entry}")
 
+    def container_command(self, output: str, _limit_s: int) -> tuple[str, ...]:
+        """The command of the build in a container, which ends with 124 after `_limit_s` seconds.
+
+        Where `timeout` of coreutils is in every image, the engine itself sees to that.
+        """
+        return self.host_command(output)
+
+    cache_folders: tuple[str, ...] = ()
+    """Folders of a container that volumes keep from build to build. Platforms whose build tree
+    itself is in a volume need none.
+    """
+    container_variables: Mapping[str, str] = {}
+    """Variables of a build in a container alone."""
+
+    def container_bases(self, _plan: Plan, _host_version: str) -> tuple[str, ...]:
+        """Names of base images for containers on a host, best first; empty: the farm makes one.
+
+        Args:
+            _plan: The build.
+            _host_version: The host's version as its Docker engine reports it (`OSVersion`).
+
+        Raises:
+            NoRunnerError: No base image runs on that host.
+        """
+        return ()
+
     def host_output(self, _plan: Plan) -> str:
         """The folder where the build leaves its wheel."""
         return "/farm/out"
@@ -158,10 +184,10 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
 
 @cache
 def platform(name: str) -> Platform:
-    """The PLATFORM of the module `farm.platforms.<name>`. Raises UsageError: there is none; with
+    """The PLATFORM of the module `farm.plan.platforms.<name>`. Raises UsageError: there is none; with
     the nearest names.
     """
     module = import_module(
-        f"farm.platforms.{facts(name).name}"
+        f"{__package__}.{facts(name).name}"
     )  # late: a command needs one of them, or none
     return cast("Platform", module.PLATFORM)

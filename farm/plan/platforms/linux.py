@@ -11,11 +11,11 @@ from farm import catalog
 from farm.base.text import json_lines
 from farm.catalog import redist
 from farm.catalog.models import DebianRelease
-from farm.plan.compat.rules import host_gcc, newest_gcc
+from farm.plan.compat.compilers import host_gcc, newest_gcc
 from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan, ToolkitPlan
+from farm.plan.platforms.base import DOCKERFILE, Files, Platform, Templates, Variables, compilers
 from farm.plan.recipe import Recipe
-from farm.platforms.base import DOCKERFILE, Files, Platform, Templates, Variables, compilers
 from farm.platforms.facts import PLATFORMS
 
 COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py")

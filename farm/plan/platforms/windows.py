@@ -35,12 +35,13 @@ from farm.base.errors import (
 from farm.base.hashes import read_tree
 from farm.base.yamlfile import Model, load
 from farm.catalog import redist
-from farm.plan.compat.rules import msc_ver, numpy_end
+from farm.plan.compat.compilers import msc_ver
+from farm.plan.compat.rules.pytorch import numpy_end
 from farm.plan.compat.stack import Stack, effects
 from farm.plan.file import Plan, ToolkitPlan, ToolPin, WheelPin, WindowsPlan
 from farm.plan.inputs import source_folder
+from farm.plan.platforms.base import Files, Platform, Templates, Variables
 from farm.plan.recipe import Recipe, recipe
-from farm.platforms.base import Files, Platform, Templates, Variables
 from farm.platforms.facts import PLATFORMS
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -141,7 +142,7 @@ def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
         raise NotBuildableError(
             f"the farm has no pinned {name}{limit} for {python} on Windows",
             hint=f"it has one for {', '.join(pinned)}; others go into "
-            "farm/platforms/windows.yaml, with sha256",
+            "farm/plan/platforms/windows.yaml, with sha256",
         )
     return max(found, key=lambda pair: Version(pair[0]))
 
@@ -178,7 +179,7 @@ JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tie
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")
 SCRIPTS = ("install_toolkit.py", "fetch_tools.py", "logged.py")
 TOOLKIT_SCRIPTS = ("import_libraries.py",)
-JOB_SCRIPTS = ("check_machine.py", "count_jobs.py", "long_paths.py", "report.py")
+JOB_SCRIPTS = ("follow_cmd.py", "check_machine.py", "count_jobs.py", "long_paths.py", "report.py")
 
 
 def cmd_text(value: str) -> str:
@@ -474,6 +475,33 @@ class Windows(Platform):
         job[causes.PATTERNS] = failures.document()
         return image, job | {name: templates.script(name) for name in JOB_SCRIPTS} | _source(plan)
 
+    # Not the build tree: builds on mounts hang or lose files (docker/for-win#3274, #13502).
+    cache_folders = ("/farm/cache", "/farm/sources")
+    container_variables: Mapping[str, str] = {
+        "FARM_SOURCES": f"{PLATFORMS['windows'].drive}\\farm\\sources"
+    }
+
+    def container_command(self, output: str, limit_s: int) -> tuple[str, ...]:
+        path = self.facts.path
+        scripts = (path("/farm/job/follow_cmd.py"), path(f"/farm/job/{self.entry}"))
+        log = path(f"{output}/build.log")
+        return (path("/farm/python/python.exe"), *scripts, log, str(limit_s))
+
+    def container_bases(self, _plan: Plan, host_version: str) -> tuple[str, ...]:
+        # Process isolation: the image's build must fit the host's, as image.cmd says.
+        build = _build_number(host_version)
+        hosts = catalog.windows().hosts
+        able = [number for number in map(int, hosts) if number <= build]
+        if not able:
+            oldest = min(hosts, key=int)
+            raise NoRunnerError(
+                f"Windows {host_version} cannot build in a container: {oldest} "
+                f"({hosts[oldest].name}) is the oldest that can",
+                hint="submit on that machine itself, with --on host",
+            )
+        cores = catalog.windows().servercore
+        return tuple(cores[tag].image for tag in hosts[str(max(able))].tags)
+
     def host_root(self, _artifacts: Path) -> Path:
         return Path("C:/")
 
@@ -482,6 +510,14 @@ class Windows(Platform):
 
     def host_output(self, plan: Plan) -> str:
         return f"/farm/out/{plan.digest[:12]}"
+
+
+def _build_number(version: str) -> int:
+    """Return the build of a version such as 10.0.20348.2582; 0 if it names none."""
+    parts = version.split(".")
+    if len(parts) > 2 and parts[2].isdecimal():
+        return int(parts[2])
+    return 0
 
 
 PLATFORM = Windows()

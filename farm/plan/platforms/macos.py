@@ -3,8 +3,8 @@ had no Mac.
 """
 
 from farm.plan.compat.stack import Stack
+from farm.plan.platforms.base import Platform, Variables, compilers
 from farm.plan.recipe import Recipe
-from farm.platforms.base import Platform, Variables, compilers
 from farm.platforms.facts import PLATFORMS
 
 

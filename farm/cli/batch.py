@@ -1,0 +1,146 @@
+"""Many builds at once: what they are and cost, and the question before they are queued."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farm.base.errors import UsageError
+from farm.cli import show
+from farm.plan.file import Plan
+from farm.plan.recipe import recipe
+from farm.plan.settings import AskAbove
+
+COLUMNS = ("package", "version", "variant", "platform", "CPU hours", "disk", "state")
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build of several; `standing` says what there is of it already."""
+
+    plan: Plan
+    standing: str
+
+    @property
+    def to_do(self) -> bool:
+        """True if it is to be built."""
+        return self.standing != PUBLISHED
+
+    @property
+    def cpu_hours(self) -> float | None:
+        """The measured cost of the recipe; None: it was not measured."""
+        cost = recipe(self.plan.recipe).cost_for(self.plan.parsed_variant.sms)
+        return cost[1] if cost else None
+
+    @property
+    def disk_gb(self) -> float:
+        return recipe(self.plan.recipe).disk_gb
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
+        hours = self.cpu_hours
+        return (
+            self.plan.package,
+            self.plan.version,
+            self.plan.variant,
+            self.plan.platform,
+            "?" if hours is None else f"{hours:g}",
+            f"{self.disk_gb:g} GB",
+            self.standing,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "package": self.plan.package,
+            "version": self.plan.version,
+            "variant": self.plan.variant,
+            "platform": self.plan.platform,
+            "channel": self.plan.channel,
+            "digest": self.plan.digest,
+            "cpu_hours": self.cpu_hours,
+            "disk_gb": self.disk_gb,
+            "state": self.standing,
+        }
+
+
+PUBLISHED = "published"
+TO_BUILD = "to build"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The builds of one command."""
+
+    builds: Sequence[Build]
+
+    @property
+    def to_do(self) -> list[Build]:
+        return [build for build in self.builds if build.to_do]
+
+    @property
+    def cpu_hours(self) -> float:
+        """The sum of what is known."""
+        return sum(build.cpu_hours or 0.0 for build in self.to_do)
+
+    @property
+    def summary(self) -> str:
+        """One line: how many, how many of them are there, and what they cost."""
+        to_do = self.to_do
+        published = len(self.builds) - len(to_do)
+        unknown = sum(build.cpu_hours is None for build in to_do)
+        text = f"{len(to_do)} build{'s' * (len(to_do) != 1)}"
+        if published:
+            text += f" ({published} of {len(self.builds)} published already)"
+        costs = []
+        if unknown < len(to_do):
+            costs.append(f"about {self.cpu_hours:g} CPU hours")
+        if unknown:
+            costs.append(f"{unknown} of unknown cost")
+        if costs:
+            text += f", {' and '.join(costs)}"
+        largest = max((build.disk_gb for build in to_do), default=0.0)
+        return f"{text}, up to {largest:g} GB of disk for each"
+
+    def show(self) -> None:
+        """Print the table and the summary."""
+        show.table("", COLUMNS, [build.cells for build in self.builds])
+        show.say(self.summary)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "builds": [build.to_json() for build in self.builds],
+            "cpu_hours": round(self.cpu_hours, 3),
+        }
+
+
+def confirm(args: argparse.Namespace, batch: Batch, limit: AskAbove, machines: str) -> bool:
+    """Show what will be queued, and ask in a terminal.
+
+    Returns:
+        False where the answer is no.
+
+    Raises:
+        UsageError: There is no terminal, the builds are above the limit of ci/farm.yaml, and
+            `--yes` was not given.
+    """
+    if args.yes or len(batch.builds) < 2:
+        return True
+    if _in_a_terminal() and not (args.json or args.quiet):
+        batch.show()
+        show.say(f"machines: {machines}")
+        return input("queue them? [y/N] ").strip().lower() in ("y", "yes")
+    show.note(batch.summary)
+    if len(batch.to_do) > limit.builds or batch.cpu_hours > limit.cpu_hours:
+        raise UsageError(
+            f"{batch.summary}: that is above `ask_above` of ci/farm.yaml ({limit.builds} builds, "
+            f"{limit.cpu_hours:g} CPU hours); nothing was queued",
+            hint="the same command with --yes; `farm plan` with the same options lists the builds",
+        )
+    return True
+
+
+def _in_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI")
