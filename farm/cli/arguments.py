@@ -167,11 +167,15 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["new"], help="write a recipe and its line in a channel")
+    parser.add_argument(
+        "action",
+        choices=["new", "remove"],
+        help="new: write a recipe and its line in a channel; remove: take both away",
+    )
     parser.add_argument(
         "source",
         metavar="NAME[==VERSION]",
-        help="a project of the Python index, or a folder (./mine)",
+        help="a project of the Python index, or a folder (./mine); remove: a folder of recipes/",
     )
     parser.add_argument(
         "--channel", help="the channel to add it to (default: the project's only one)"

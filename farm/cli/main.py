@@ -30,7 +30,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Build": {
         "init": "write a small project to start from: ci/, a recipe, a workflow",
         "recipe": "write a recipe from an sdist of the Python index or a folder, and add it to a "
-        "channel",
+        "channel, or remove one",
         "submit": "build, repair, verify, publish, install and smoke-test wheels",
         "plan": "show what would be built, what it costs, what was tested of it, and the origin "
         "of each value",
@@ -80,7 +80,7 @@ MODULES = {
     **dict.fromkeys(("submit", "build", "render", "retry", "dispatch", "smoke"), "builds"),
     **dict.fromkeys(("status", "logs", "cancel", "wait"), "runs"),
     **dict.fromkeys(("inspect", "repair", "verify"), "wheels"),
-    **dict.fromkeys(("publish", "index", "site"), "index"),
+    **dict.fromkeys(("publish", "index"), "index"),
     "completion": "main",
 }
 """The module of `farm.cli` that carries out a command, where it is not called like the command."""
