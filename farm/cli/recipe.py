@@ -1,4 +1,4 @@
-"""`farm recipe new`: write a recipe from an sdist of the Python index or a folder.
+"""`farm recipe new` and `remove`: write a recipe from an sdist of the Python index or a folder.
 
 The sources are read and none of them is run: what `setup.py` decides while it runs is not known. So
 the recipe is a proposal, and the first `farm submit` shows what it lacks.
@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,8 +27,9 @@ from farm.base.requirement import read_requirement
 from farm.base.text import nearest, short
 from farm.base.yamlfile import checked
 from farm.cli import show
+from farm.cli.package_kind import HINTS, Tree
 from farm.cli.selection import project_of
-from farm.cli.sources import HINTS, MAX_FILES, Proposal, Tree, pyproject_of, read_sources, unpacked
+from farm.cli.sources import MAX_FILES, Proposal, pyproject_of, read_sources, unpacked
 from farm.plan.file import SourcePlan
 from farm.plan.matrix import Channel, Matrix, load_matrix
 from farm.plan.recipe import Recipe, source_fault, use_project
@@ -43,20 +45,26 @@ def run_recipe(args: argparse.Namespace) -> int:
     """
     project, settings = project_of(args)
     use_project(project)
+    if args.action == "remove":
+        return _remove(project, args.source)
     channels = load_matrix(project)
     channel = channels.channels[_channel_name(project, args.channel)]
     python = channel.builds[0].variant.python
     if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
-        proposal = _of_folder(Path(args.source).expanduser(), project)
+        proposal = _of_folder(Path(args.source).expanduser(), project, anyway=args.anyway)
     else:
         proposal = _of_index(
-            args.source, python_version(python), project / settings.artifacts / "sources", show.note
+            args.source,
+            python_version(python),
+            project / settings.artifacts / "sources",
+            show.note,
+            anyway=args.anyway,
         )
     target = project / "recipes" / proposal.folder / "recipe.yaml"
     if target.parent.exists():
         raise UsageError(
             f"{target.parent} is already there: nothing was written",
-            hint="change it, or remove it first",
+            hint=f"change it, or `farm recipe remove {proposal.folder}` first",
         )
     text = proposal.recipe(_resolved(sorted(proposal.requires - {"torch"}), python)).encode()
     checked(target, text, Recipe)
@@ -93,7 +101,9 @@ def python_version(python: str) -> str:
     return f"{python[2]}.{python[3:].rstrip('t')}"
 
 
-def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]) -> Proposal:
+def _of_index(
+    wanted: str, python: str, cache: Path, line: Callable[[str], None], *, anyway: bool = False
+) -> Proposal:
     try:
         need = read_requirement(wanted)
     except InvalidRequirement as error:
@@ -136,10 +146,11 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
             str(version),
             plan.model_dump(exclude_none=True, exclude_defaults=True),
             metadata,
+            anyway=anyway,
         )
 
 
-def _of_folder(folder: Path, project: Path) -> Proposal:
+def _of_folder(folder: Path, project: Path, *, anyway: bool = False) -> Proposal:
     if fault := source_fault(folder.resolve(), project.resolve()):
         raise UsageError(fault[0], hint=fault[1])
     names = tuple(file.relative_to(folder).as_posix() for file in tree_files(folder)[:MAX_FILES])
@@ -169,7 +180,9 @@ def _of_folder(folder: Path, project: Path) -> Proposal:
         rf"(?m)^[^#\n]*\bversion\s*=\s*[\"']({RELEASE})[\"']", tree.text("setup.py")
     )
     version = about.version or next(iter(written), "0.1.0")
-    proposal = read_sources(tree, package, version, {"kind": "path", "path": relative}, metadata)
+    proposal = read_sources(
+        tree, package, version, {"kind": "path", "path": relative}, metadata, anyway=anyway
+    )
     if not about.version and not written:
         proposal.notes.append(
             "no version in pyproject.toml, setup.cfg or setup.py: correct the recipe's 0.1.0"
@@ -242,6 +255,40 @@ def _channel_name(project: Path, name: str | None) -> str:
     raise UsageError(
         what, hint=f"--channel {' or '.join(map(str, own))}" if own else "farm init writes one"
     )
+
+
+def _remove(project: Path, name: str) -> int:
+    """Remove a recipe of the project, and its package from the channels that list it in one line."""
+    folder = project / "recipes" / name
+    if Path(name).name != name or not folder.is_dir():
+        known = [path.name for path in sorted((project / "recipes").glob("*/"))]
+        raise UsageError(
+            f"the project has no recipe {name!r}",
+            hint=f"it has {', '.join(known)}" if known else "it has none: recipes/ is empty",
+        )
+    matrix = project / "ci" / "matrix.yaml"
+    text = matrix.read_text(encoding="utf-8")
+    changed = _without_package(text, name)
+    if changed != text:
+        outputs.write(project, {matrix.relative_to(project): changed.encode()})
+    shutil.rmtree(folder)
+    show.say(f"removed {folder.relative_to(project)}")
+    if changed != text:
+        show.say(f"removed {name} from `packages` in ci/matrix.yaml")
+    if re.search(rf"\b{re.escape(name)}\b", changed):
+        show.note(f"farm: ci/matrix.yaml still names {name}: look at it")
+    return 0
+
+
+def _without_package(text: str, package: str) -> str:
+    """ci/matrix.yaml without a package in the lists that are written in one line."""
+
+    def shortened(match: re.Match[str]) -> str:
+        names = [name.strip() for name in match[2].split(",")]
+        left = [name for name in names if name.strip("'\"") != package]
+        return f"{match[1]}[{', '.join(left)}]"
+
+    return re.sub(r"^(    packages: )\[([^\]\n]*)\]", shortened, text, flags=re.MULTILINE)
 
 
 def _with_package(text: str, channel: str, package: str, torch: str | None) -> str | None:

@@ -21,8 +21,8 @@ from farm.base.text import nearest
 from farm.base.yamlfile import Model, load, pattern, read_bounded, where, word_of
 from farm.catalog import gpus
 from farm.plan import recipe
-from farm.plan.compat.rules import check
-from farm.plan.compat.stack import Stack, rows
+from farm.plan.compat.rules import CHANNEL_KEYS, check
+from farm.plan.compat.stack import Stack
 from farm.plan.options import OPTIONS, Option, Value
 from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced
 from farm.plan.variant import PYTHONS, SPECIAL_GPUS, Variant, cpu_words, gpu_words
@@ -455,9 +455,7 @@ class Channel:
                     f"{package} is built for {', '.join(able)}, not for {platform}", "platforms"
                 )
         # The rules whose refusal a channel shall never offer, and the key that is at fault.
-        axes = {name.partition("/")[0]: row.key for name, row in rows().items() if row.key} | {
-            n: n for n in OPTIONS
-        }
+        axes = CHANNEL_KEYS | {option: option for option in OPTIONS}
         for key in (key for key in _covering(self._offered) if key[0] in recipes):
             for reason in check(self._stack(key, recipes[key[0]])):
                 name = axes.get(reason.rule)
@@ -561,9 +559,10 @@ REQUIRED = ("packages", "platforms", "gpus", "cpus", "pythons", "toolkit", "cuda
 
 @dataclass(frozen=True)
 class Matrix:
-    """The channels in the order of the file."""
+    """The channels in the order of the file; `faults` says which packages were left out, and why."""
 
     channels: dict[str, Channel]
+    faults: tuple[str, ...] = ()
 
     def channel(self, name: str) -> Channel:
         """The channel called `name`. Raises UsageError: there is none; the nearest names are
@@ -666,8 +665,11 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
         # The project's channels come first: of two that fit, `default_channel` takes the first.
         written = {**written, **load(SHIPPED, MatrixText).channels, **written}
     channels = {}
+    faults: dict[str, str] = {}
     for name in written:
         merged = _merged(path, written, name)
+        if name in text.channels:
+            merged = _without_faulty(path, name, merged, faults)
         try:
             _check_complete(merged)
             channels[name] = Channel(name, merged)
@@ -685,7 +687,32 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
             raise UsageError(
                 f"{where(path, *loc)}: {'.'.join(map(str, loc))}{heir}: {error}"
             ) from error
-    return Matrix(channels)
+    return Matrix(channels, tuple(faults.values()))
+
+
+def _without_faulty(
+    path: Path, channel: str, text: ChannelText, faults: dict[str, str]
+) -> ChannelText:
+    """Leave out the packages whose recipe is gone or broken, so that the others can be built.
+
+    `faults` gets a line for each. Where no package is left, nothing is left out: the channel is
+    then refused with its fault.
+    """
+    packages = []
+    for package in text.packages:
+        name = text.recipe_of(package)
+        try:
+            recipe.recipe(name)
+        except UsageError as error:
+            what = str(error)
+            if name not in recipe.names():
+                what = f"{where(path, 'channels', channel, 'packages')}: no recipe for {package!r}"
+            faults[package] = f"{package} is left out: {what}"
+        else:
+            packages.append(package)
+    if not packages:
+        return text
+    return text.model_copy(update={"packages": packages})
 
 
 def _merged(
