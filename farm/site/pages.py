@@ -56,17 +56,17 @@ def files(
     `there`: the index's wheels, newest first. `project`: that whose channels could be built.
     `root`: the address of the index's root, ending in a slash.
     """
-    made: dict[str, bytes] = {}
+    pages_by_key: dict[str, bytes] = {}
     channels, evidence = _offered(project)
     facts = data(project, there, words)
-    made["index.html"] = index_page(facts, there, channels, evidence, root).encode()
-    for name, found in of_project(there).items():
-        made[f"project/{name}.html"] = project_page(name, found, words).encode()
-    made[KEY] = render(
+    pages_by_key["index.html"] = index_page(facts, there, channels, evidence, root).encode()
+    for name, project_wheels in of_project(there).items():
+        pages_by_key[f"project/{name}.html"] = project_page(name, project_wheels, words).encode()
+    pages_by_key[KEY] = render(
         {wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None}
     )
-    made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
-    return made
+    pages_by_key["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
+    return pages_by_key
 
 
 def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
@@ -95,11 +95,11 @@ def write(store: Store, made: Mapping[str, bytes]) -> list[str]:
 def _put(store: Store, key: str, data: bytes) -> bool:
     content_type = TYPES[Path(key).suffix]
     for _ in range(TRIES):
-        there = store.get(key)
-        if there is not None and there.data == data:
+        stored = store.get(key)
+        if stored is not None and stored.data == data:
             return False
         # Only where it is still what was read: someone else may build the site at the same time.
-        if store.replace(key, data, there.etag if there else None, content_type=content_type):
+        if store.replace(key, data, stored.etag if stored else None, content_type=content_type):
             return True
     raise InfrastructureError(
         f"{key}: another process keeps writing it", hint="run `farm site build` again"
@@ -116,16 +116,16 @@ class Inline(NamedTuple):
 @cache
 def _environment() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(TEMPLATES)
-    made = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
-    made.globals |= {"css": _inline("site.css"), "states": STATES}
-    return made
+    templates.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
+    templates.globals |= {"css": _inline("site.css"), "states": STATES}
+    return templates
 
 
 @cache
@@ -148,8 +148,8 @@ def embedded(data: Mapping[str, Any]) -> Markup:
 def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:
     """The wheels by project, in the order of names; of each the newest first."""
     return {
-        name: [*found]
-        for name, found in groupby(
+        name: [*project_wheels]
+        for name, project_wheels in groupby(
             sorted(there, key=lambda each: each.project), lambda each: each.project
         )
     }
@@ -167,23 +167,24 @@ def index_page(
         {
             "name": name,
             "newest": next(
-                (wheel.version for wheel in found if wheel.withdrawn is None), "all withdrawn"
+                (wheel.version for wheel in project_wheels if wheel.withdrawn is None),
+                "all withdrawn",
             ),
-            "versions": len({wheel.version for wheel in found}),
-            "wheels": len(found),
-            "groups": len({group for wheel in found for group in wheel.groups}),
-            "checked": sum(wheel.report is not None for wheel in found),
-            "date": max(wheel.uploaded for wheel in found)[:10],
+            "versions": len({wheel.version for wheel in project_wheels}),
+            "wheels": len(project_wheels),
+            "groups": len({group for wheel in project_wheels for group in wheel.groups}),
+            "checked": sum(wheel.report is not None for wheel in project_wheels),
+            "date": max(wheel.uploaded for wheel in project_wheels)[:10],
         }
-        for name, found in of_project(there).items()
+        for name, project_wheels in of_project(there).items()
     ]
-    named: dict[str, list[str]] = {}
+    projects_by_group: dict[str, list[str]] = {}
     for wheel in there:
         for group in wheel.groups:
-            named.setdefault(group, []).append(wheel.project)
+            projects_by_group.setdefault(group, []).append(wheel.project)
     groups = [
         (group, _meaning(group), len(names), sorted({*names}))
-        for group, names in sorted(named.items())
+        for group, names in sorted(projects_by_group.items())
     ]
     offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
     template = _environment().get_template("index.html")
@@ -199,8 +200,10 @@ def index_page(
 
 
 def _tested(evidence: Evidence, channel: str) -> str:
-    found = {wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")}
-    return "; ".join(f"{variant}: {state}" for variant, state in found.items())
+    states_by_variant = {
+        wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")
+    }
+    return "; ".join(f"{variant}: {state}" for variant, state in states_by_variant.items())
 
 
 def _meaning(group: str) -> str:
@@ -221,9 +224,9 @@ def project_page(name: str, found: Sequence[Wheel], words: Words) -> str:
     """
     versions = []
     for version, files in groupby(found, key=lambda wheel: wheel.version):
-        listed = list(files)
-        lines = _install_lines(listed, words)
-        versions.append((version, listed, lines))
+        version_files = list(files)
+        lines = _install_lines(version_files, words)
+        versions.append((version, version_files, lines))
     template = _environment().get_template("project.html")
     return template.render(
         name=name, versions=versions, count=len(found), place=wheel_place, record=record_key
@@ -295,7 +298,7 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
     Release, CUDA, how far it was proved, words, the first driver that runs it, what the official
     wheel has beside it.
     """
-    found: dict[str, dict[str, list[list[str]]]] = {}
+    rows: dict[str, dict[str, list[list[str]]]] = {}
     for place in official.PLATFORMS:
         for name in catalog.architectures().architectures:
             sm = int(name.removeprefix("sm"))
@@ -306,8 +309,8 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
             ):  # a matrix that cannot be read: the rest of the page stands without it
                 return {}
             if builds:
-                found.setdefault(place, {})[str(sm)] = [_row(each) for each in builds]
-    return found
+                rows.setdefault(place, {})[str(sm)] = [_row(build) for build in builds]
+    return rows
 
 
 def _row(own: FarmBuild) -> list[str]:

@@ -143,11 +143,11 @@ def emulate(
         for _ in range(_MAX_STARTS):
             if start == len(libraries):  # the last one ended its process, or there is none
                 break
-            seen, end, last_line = _load(command, root, libraries, start, folder)
-            outcomes |= {members[number]: text for number, text in seen.items()}
+            loaded, end, last_line = _load(command, root, libraries, start, folder)
+            outcomes |= {members[number]: text for number, text in loaded.items()}
             if end is None:
                 break
-            last = max(seen, default=start)
+            last = max(loaded, default=start)
             outcomes[members[last]] = end
             words[members[last]] = last_line
             start = last + 1
@@ -163,12 +163,12 @@ def _python(wheel: Path) -> Path:
     if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
         return Path(sys.executable)
     names = sorted({python_of(python, abi) for python, abi, _ in rows})
-    found = next((path for name in names if (path := find_python(name))), None)
-    if found is None:
+    interpreter = next((path for name in names if (path := find_python(name))), None)
+    if interpreter is None:
         raise InfrastructureError(
             f"no Python of {' or '.join(names)} is here", hint="put one on the PATH"
         )
-    return found
+    return interpreter
 
 
 def _unpack(wheel: Path, root: Path) -> None:
@@ -216,16 +216,16 @@ def _load(
             code = None
             os.killpg(child.pid, signal.SIGKILL)
     lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-    seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+    texts = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
     with errors.open("rb") as written:
         written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
         last_line = (
             written.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:_LAST_WORDS]
         )
     if code is None:
-        return seen, f"not loaded within {_LIMIT_S} s", last_line
+        return texts, f"not loaded within {_LIMIT_S} s", last_line
     # qemu ends itself by the signal that ended the program.
-    return seen, -code if code < 0 else None, last_line
+    return texts, -code if code < 0 else None, last_line
 
 
 def _with(
@@ -237,24 +237,26 @@ def _with(
 ) -> Report:
     level = report.policy.cpu
     died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
-    others = [path for path in members if path not in died and outcomes.get(path) != "loaded"]
+    not_loaded = [path for path in members if path not in died and outcomes.get(path) != "loaded"]
     findings = [
         died_when_loaded(path, model, signal.Signals(number).name, words.get(path, ""), level)
         for path, number in died.items()
     ]
-    seen = (
-        f"emulated: {len(members) - len(died) - len(others)} of {len(members)} libraries "
+    summary = (
+        f"emulated: {len(members) - len(died) - len(not_loaded)} of {len(members)} libraries "
         f"loaded on {model}"
     )
-    if others:
-        seen += f", {others[0]} not ({outcomes.get(others[0], 'not begun')})"
+    if not_loaded:
+        summary += f", {not_loaded[0]} not ({outcomes.get(not_loaded[0], 'not begun')})"
     check = report.check("cpu")
     new = Check(
         id="cpu",
         status="failed" if findings or check.status == "failed" else "passed",
         findings=(*check.findings, *findings),
         note=check.note,
-        undecided=tuple(path for path in check.undecided if path in others or path not in members),
-        emulated=seen,
+        undecided=tuple(
+            path for path in check.undecided if path in not_loaded or path not in members
+        ),
+        emulated=summary,
     )
     return report.replaced(new)
