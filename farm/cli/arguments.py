@@ -171,6 +171,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--channel", help="the channel to add it to (default: the project's only one)"
     )
+    _flags(parser, {"--anyway": "write the recipe even if the farm cannot build such a package"})
 
 
 def add_submit(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,8 @@ from farm.base.errors import UsageError
 from farm.cli import show
 
 WORKFLOW = Path(".github", "workflows", "wheels.yml")
+REPOSITORY_FILES = ("README.md", ".gitignore")
+"""Files that a repository may have already: they stay as they are."""
 _REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/%+-]+")
 """An address that another machine can fetch, without a password in it."""
 
@@ -27,8 +29,9 @@ def run_init(args: argparse.Namespace) -> int:
         for path in resources.EXAMPLE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     )
-    if os.path.lexists(args.folder / "README.md"):
-        files.remove(Path("README.md"))  # a repository has its own
+    for name in REPOSITORY_FILES:
+        if os.path.lexists(args.folder / name):
+            files.remove(Path(name))
     for file in files:
         # All are looked at before the first is written: a half-made project would be the user's to
         # clean up.
@@ -55,6 +58,8 @@ def run_init(args: argparse.Namespace) -> int:
             f"{args.folder / WORKFLOW}: write into FARM which farm it installs, with its commit "
             "or hash"
         )
+    if Path(".gitignore") not in files:
+        lines.append(f"{args.folder / '.gitignore'}: add /artifacts/, which holds what runs make")
     lines += [
         "",
         f"next: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello",

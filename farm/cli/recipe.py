@@ -26,8 +26,9 @@ from farm.base.requirement import read_requirement
 from farm.base.text import nearest, short
 from farm.base.yamlfile import checked
 from farm.cli import show
+from farm.cli.package_kind import HINTS, Tree
 from farm.cli.selection import project_of
-from farm.cli.sources import HINTS, MAX_FILES, Proposal, Tree, pyproject_of, read_sources, unpacked
+from farm.cli.sources import MAX_FILES, Proposal, pyproject_of, read_sources, unpacked
 from farm.plan.file import SourcePlan
 from farm.plan.matrix import Channel, Matrix, load_matrix
 from farm.plan.recipe import Recipe, source_fault, use_project
@@ -47,10 +48,14 @@ def run_recipe(args: argparse.Namespace) -> int:
     channel = channels.channels[_channel_name(project, args.channel)]
     python = channel.builds[0].variant.python
     if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
-        proposal = _of_folder(Path(args.source).expanduser(), project)
+        proposal = _of_folder(Path(args.source).expanduser(), project, anyway=args.anyway)
     else:
         proposal = _of_index(
-            args.source, python_version(python), project / settings.artifacts / "sources", show.note
+            args.source,
+            python_version(python),
+            project / settings.artifacts / "sources",
+            show.note,
+            anyway=args.anyway,
         )
     target = project / "recipes" / proposal.folder / "recipe.yaml"
     if target.parent.exists():
@@ -93,7 +98,9 @@ def python_version(python: str) -> str:
     return f"{python[2]}.{python[3:].rstrip('t')}"
 
 
-def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]) -> Proposal:
+def _of_index(
+    wanted: str, python: str, cache: Path, line: Callable[[str], None], *, anyway: bool = False
+) -> Proposal:
     try:
         need = read_requirement(wanted)
     except InvalidRequirement as error:
@@ -136,10 +143,11 @@ def _of_index(wanted: str, python: str, cache: Path, line: Callable[[str], None]
             str(version),
             plan.model_dump(exclude_none=True, exclude_defaults=True),
             metadata,
+            anyway=anyway,
         )
 
 
-def _of_folder(folder: Path, project: Path) -> Proposal:
+def _of_folder(folder: Path, project: Path, *, anyway: bool = False) -> Proposal:
     if fault := source_fault(folder.resolve(), project.resolve()):
         raise UsageError(fault[0], hint=fault[1])
     names = tuple(file.relative_to(folder).as_posix() for file in tree_files(folder)[:MAX_FILES])
@@ -169,7 +177,9 @@ def _of_folder(folder: Path, project: Path) -> Proposal:
         rf"(?m)^[^#\n]*\bversion\s*=\s*[\"']({RELEASE})[\"']", tree.text("setup.py")
     )
     version = about.version or next(iter(written), "0.1.0")
-    proposal = read_sources(tree, package, version, {"kind": "path", "path": relative}, metadata)
+    proposal = read_sources(
+        tree, package, version, {"kind": "path", "path": relative}, metadata, anyway=anyway
+    )
     if not about.version and not written:
         proposal.notes.append(
             "no version in pyproject.toml, setup.cfg or setup.py: correct the recipe's 0.1.0"

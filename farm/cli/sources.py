@@ -4,7 +4,7 @@ import json
 import re
 import tarfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
@@ -20,10 +20,9 @@ from pydantic import AfterValidator, Field, ValidationError
 from farm.base.errors import UsageError
 from farm.base.requirement import read_requirement
 from farm.base.text import short
-from farm.base.yamlfile import Model, first_fault, pattern, plain
+from farm.base.yamlfile import Model, first_fault, pattern
+from farm.cli.package_kind import HINTS, MAX_FILE, PackageKind, Tree
 
-HINTS = plain(Path(__file__).with_name("recipe_hints.yaml"))
-MAX_FILE = 1 << 20
 MAX_READ = 64 << 20
 MAX_FILES = 50_000
 OTHER_SYSTEMS = re.compile(
@@ -105,20 +104,6 @@ class Proposal:
         )
 
 
-@dataclass(frozen=True)
-class Tree:
-    """The files of a source by their paths below its top, which `place` names in errors."""
-
-    place: str
-    names: tuple[str, ...]
-    read_bytes: Callable[[str], bytes]
-
-    def text(self, name: str) -> str:
-        if name in self.names:
-            return self.read_bytes(name)[:MAX_FILE].decode("utf-8", "replace")
-        return ""
-
-
 def _requirement(text: str) -> str:
     need = read_requirement(text)
     _ = need.marker is None or need.marker.evaluate()  # some compare what cannot be compared
@@ -183,78 +168,56 @@ def unpacked(packed: Path) -> Iterator[Tree]:
 
 
 def read_sources(
-    tree: Tree, package: str, version: str, source: dict[str, str], metadata: Message
+    tree: Tree,
+    package: str,
+    version: str,
+    source: dict[str, str],
+    metadata: Message,
+    *,
+    anyway: bool = False,
 ) -> Proposal:
-    """Requirements, libraries, CUDA, modules and licence, as the sources state them."""
-    code = "\n".join(_code(tree))
-    includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', code, re.MULTILINE))
-    includes |= set(re.findall(r"""^\s*cdef extern from ["']([^"']+)["']""", code, re.MULTILINE))
-    includes |= set(
-        re.findall(r"""["']([\w/]+\.h)["']""", tree.text("setup.py") + tree.text("meson.build"))
-    )
-    here = [f"/{own}" for own in tree.names if not OTHER_SYSTEMS.search(own)]
-    outside = {name for name in includes if not any(own.endswith(f"/{name}") for own in here)}
+    """Read requirements, libraries, CUDA, modules and licence, as the sources state them.
+
+    Args:
+        tree: The files.
+        package: The name of the package.
+        version: Its version.
+        source: Where the recipe takes the sources from.
+        metadata: The sdist's PKG-INFO, or what stands for it.
+        anyway: Write a recipe of what the farm cannot build, too.
+
+    Raises:
+        NotBuildableError: The farm cannot build such a package, unless `anyway`.
+    """
+    kind = PackageKind(tree)
     requires, notes = _requirements(tree, HINTS["imports"])
     needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
-    kernels = any(name.endswith((".cu", ".cuh")) for name in tree.names)
-    cuda = kernels or bool(
-        {"cuda.h", "cuda_runtime.h"} & outside and re.search(r"(?i)cuda", tree.text("setup.py"))
-    )
-    if cuda:
-        components = sorted(
-            {HINTS["components"][name] for name in outside if name in HINTS["components"]}
-        )
-    else:
-        components = []
-    if (
-        cuda
-        and "cuda.h" in outside
-        and re.search(r"""["']cuda["']|-lcuda\b""", tree.text("setup.py"))
-    ):
-        components.append(
-            "driver_stub"
-        )  # libcuda itself is the driver's, which no build machine has
-    notes += [
-        f"verify refuses {short(need)}: a patch or prepare.sh removes it"
-        for need in needs
-        if " @ " in need
-    ]
-    if any(PurePosixPath(name).name == "Cargo.toml" for name in tree.names):
-        notes.append(
-            "it has Rust code: a build has no network for crates, and Debian's rustc is 1.63"
-        )
-    if fetched := _fetched(tree):
-        notes.append(
-            f"CMake may fetch {fetched} while it configures, and a build has no network: Debian's "
-            "package in apt, "
-            "the project's own option for an installed one in env, or its source by job/prepare.sh"
-        )
+    if not anyway:
+        kind.refuse(package, requires)
+    outside = _outside_headers(kind)
+    components = _components(kind, outside)
+    packages, unknown = kind.system_libraries
+    apt = packages | {HINTS["headers"][name] for name in outside if name in HINTS["headers"]}
+    if any(need.startswith("meson-python") for need in requires):
+        apt.add("patchelf")
+    notes += _notes(kind, needs, unknown, device_code=bool(components))
     imports = _modules(tree, package)
     if not imports:
         notes.append("no module was found: name one under smoke.imports, or a script")
-    classes = [
-        text for text in metadata.get_all("Classifier") or [] if text.startswith("License ::")
-    ] or [""]
-    licence = (
-        metadata["License-Expression"] or metadata["License"] or classes[0].rpartition(" :: ")[2]
-    )
-    apt = {HINTS["headers"][name] for name in outside if name in HINTS["headers"]}
-    if any(need.startswith("meson-python") for need in requires):
-        apt.add("patchelf")
     return Proposal(
         folder=canonicalize_name(package),
         package=package,
         version=version,
         summary=short(metadata["Summary"] or ""),
-        licence=short(licence or "")[:80],
+        licence=kind.licence(metadata),
         source=source,
         requires=requires | ({*HINTS["torch_imports"]} if torch else set()),
         apt=apt,
-        components=["nvcc", "headers", "cudart", *components] if cuda else [],
-        kernels=kernels,
+        components=components,
+        kernels=kind.has_device_code,
         imports=imports,
-        cmake=any(PurePosixPath(name).name == "CMakeLists.txt" for name in tree.names),
+        cmake=any(PurePosixPath(name).name == "CMakeLists.txt" for name in kind.own_names),
         # Its own variable against -march=native, which verify refuses: HNSWLIB_NO_NATIVE.
         no_native=re.findall(r"environ\S*[\"'](\w*NO_NATIVE\w*)[\"']", tree.text("setup.py")),
         torch=torch,
@@ -262,24 +225,71 @@ def read_sources(
     )
 
 
-def _fetched(tree: Tree) -> str:
-    """Downloads that the package's own CMake files declare."""
-    files = [
-        name
-        for name in tree.names
-        if name.endswith(("CMakeLists.txt", ".cmake")) and name.count("/") < 3
-    ]
-    code = re.sub("#.*", "", "\n".join(map(tree.text, files)))
-    names = re.findall(
-        r"(?i)\b(?:FetchContent_Declare|ExternalProject_Add|CPMAddPackage)\s*\(\s*([\w.-]{1,60})",
-        code,
-    )
-    return ", ".join(sorted({*names})[:5])
-
-
-def _code(tree: Tree) -> Iterator[str]:
-    left = MAX_READ
+def _outside_headers(kind: PackageKind) -> set[str]:
+    """The headers that the package's own code includes and its source does not hold."""
+    tree = kind.tree
+    code = "\n".join(_code(tree, kind.own_names))
+    includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', code, re.MULTILINE))
+    includes |= set(re.findall(r"""^\s*cdef extern from ["']([^"']+)["']""", code, re.MULTILINE))
+    scripts = tree.text("setup.py") + tree.text("meson.build")
+    includes |= set(re.findall(r"""["']([\w/]+\.h)["']""", scripts))
+    ends: set[str] = set()
     for name in tree.names:
+        if not OTHER_SYSTEMS.search(name):
+            parts = name.split("/")
+            ends |= {"/".join(parts[place:]) for place in range(len(parts))}
+    return includes - ends
+
+
+def _components(kind: PackageKind, outside: set[str]) -> list[str]:
+    """The components of CUDA that the build needs; none where it is not about CUDA."""
+    setup = kind.tree.text("setup.py")
+    host_code = {"cuda.h", "cuda_runtime.h"} & outside and re.search(r"(?i)cuda", setup)
+    if not (kind.has_device_code or host_code):
+        return []
+    components = sorted(
+        {HINTS["components"][name] for name in outside if name in HINTS["components"]}
+    )
+    if "cuda.h" in outside and re.search(r"""["']cuda["']|-lcuda\b""", setup):
+        # libcuda itself is the driver's, which no build machine has.
+        components.append("driver_stub")
+    return ["nvcc", "headers", "cudart", *components]
+
+
+def _notes(
+    kind: PackageKind, needs: list[str], unknown: list[str], *, device_code: bool
+) -> Iterator[str]:
+    """What the sources do not decide, each with what to do."""
+    for need in needs:
+        if " @ " in need:
+            yield f"verify refuses {short(need)}: a patch or prepare.sh removes it"
+    folder = kind.foreign_device_code
+    if folder and not device_code:
+        yield (
+            f"CUDA was found under {folder} alone, which the build's own files do not name: the "
+            "recipe is for the CPU"
+        )
+    if unknown:
+        yield (
+            f"the build may ask for {', '.join(unknown)}: where the first submit misses one, add "
+            "its Debian package to apt"
+        )
+    if kind.fetched:
+        known = {key.lower(): package for key, package in HINTS["libraries"].items()}
+        packages = sorted({known[name.lower()] for name in kind.fetched if name.lower() in known})
+        apt = f"; Debian has {', '.join(packages)}" if packages else ""
+        yield (
+            f"CMake may fetch {', '.join(kind.fetched)} while it configures, and a build has no "
+            f"network: Debian's package in apt{apt}, the project's own option for an installed one "
+            "in env (for scikit-build-core: SKBUILD_CMAKE_ARGS: "
+            "-DFETCHCONTENT_TRY_FIND_PACKAGE_MODE=ALWAYS), or its source by job/prepare.sh"
+        )
+
+
+def _code(tree: Tree, names: Iterable[str]) -> Iterator[str]:
+    """The text of files of code, of a bounded size together."""
+    left = MAX_READ
+    for name in names:
         if name.endswith(tuple(HINTS["code"])) and left > 0:
             text = tree.text(name)
             left -= len(text)

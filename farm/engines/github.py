@@ -98,6 +98,7 @@ class RunJob(Answer):
     labels: list[str] = []
     steps: list[Step] = []
     created_at: datetime
+    started_at: datetime | None = None
     completed_at: datetime | None = None
 
 
@@ -493,12 +494,30 @@ LOOK_FOR_S = (
 )  # waits between looks for a run whose dispatch was not answered
 ADOPT = timedelta(days=7)  # a job may queue for one day and run for five
 QUEUE_LIMIT = timedelta(hours=24)
+HOSTED_LIMIT = timedelta(hours=6)  # of a job on a machine of GitHub's own
+SELF_HOSTED_LIMIT = timedelta(days=5)  # of a job on a self-hosted runner
+LIMIT_SLACK = timedelta(minutes=2)  # how much earlier a job that met a limit may be seen to end
 CANCEL_LOOKS = 60
 FORCE_AFTER = 20
 TIMED_OUT = 124
 INFRASTRUCTURE = (ExitCode.NO_RUNNER, ExitCode.INFRASTRUCTURE)
 """Exit codes of `farm` that are no fault of the build: no engine on the runner, infrastructure."""
 _EXIT = re.compile(rb"Process completed with exit code (\d{1,3})\.")
+
+
+def _cancelled_or_limit(run: Run, jobs: list[RunJob]) -> Observation:
+    """Tell a person's cancel from a limit, which GitHub records as `cancelled` as well."""
+    title = re.search(r"at most (\d{1,6}) minutes", run.display_title)
+    for job in jobs:
+        if job.started_at is None or job.completed_at is None or not job.runner_name:
+            continue
+        took = job.completed_at - job.started_at
+        limits = [timedelta(minutes=int(title[1]))] if title else []
+        limits.append(SELF_HOSTED_LIMIT if "self-hosted" in job.labels else HOSTED_LIMIT)
+        if took >= min(limits) - LIMIT_SLACK:
+            why = f"after {took / timedelta(minutes=1):.0f} minutes, at a limit of GitHub's"
+            return Observation("done", why=why, exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT)
+    return Observation("cancelled", why="cancelled at GitHub")
 
 
 class GithubEngine:
@@ -667,7 +686,7 @@ class GithubEngine:
                 return Observation(
                     "lost", why="GitHub dropped it: no runner took it within 24 hours"
                 )
-            return Observation("cancelled", why="cancelled at GitHub")
+            return _cancelled_or_limit(run, jobs)
         failed = next((job for job in jobs if job.conclusion == "failure"), None)
         if run.conclusion != "failure" or failed is None:
             return Observation(

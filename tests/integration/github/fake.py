@@ -182,6 +182,7 @@ class Fake:
             self.jobs[run_id][0] |= {
                 "status": "in_progress",
                 "runner_name": runner,
+                "started_at": iso(self.now()),
                 "steps": [_step(step, None)],
             }
 

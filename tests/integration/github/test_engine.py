@@ -3,12 +3,12 @@
 import json
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
-from farm.engines.base import Capacity
+from farm.engines.base import Capacity, Cause
 from farm.engines.github import GithubApi, GithubEngine, connect
 from farm.engines.transfer import RefusedOutputError
 from farm.plan.file import Plan
@@ -269,6 +269,35 @@ def test_a_job_that_github_dropped_from_the_queue_is_lost(fake, engine, job, bui
     }
     assert engine.observe(handle).state == "lost"
     assert "24 hours" in engine.observe(handle).why
+
+
+@pytest.mark.parametrize(
+    ("labels", "title", "minutes", "state"),
+    [
+        (["self-hosted"], "farm farm-1 build, at most 75 minutes", 75, "done"),
+        (["self-hosted"], "farm farm-1 build, at most 75 minutes", 40, "cancelled"),
+        (["ubuntu-24.04"], "farm farm-1 build", 360, "done"),
+        (["self-hosted"], "farm farm-1 build", 360, "cancelled"),
+        (["self-hosted"], "farm farm-1 build", 5 * 24 * 60, "done"),
+    ],
+)
+def test_a_limit_of_githubs_is_told_from_a_persons_cancel(
+    fake, engine, job, builder, labels, title, minutes, state
+):
+    """GitHub records both as `cancelled`: a build at its limit was taken for a person's cancel."""
+    handle = engine.submit(job())
+    fake.take(int(handle), "linux-build")
+    fake.finish(int(handle), "cancelled", step="Do the job")
+    start = datetime(2026, 11, 20, tzinfo=UTC)
+    fake.jobs[int(handle)][0] |= {
+        "labels": labels,
+        "started_at": start.isoformat(),
+        "completed_at": (start + timedelta(minutes=minutes)).isoformat(),
+    }
+    fake.runs[int(handle)]["display_title"] = title
+    seen = engine.observe(handle)
+    assert seen.state == state
+    assert seen.cause is (Cause.TIME_LIMIT if state == "done" else None)
 
 
 def test_the_log_of_a_vanished_runner_is_said_to_be_missing(fake, engine, job, builder):

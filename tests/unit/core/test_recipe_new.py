@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import checked
 from farm.cli import recipe, sources
 from farm.cli.main import main
+from farm.cli.package_kind import HINTS, PackageKind, Tree
 from farm.plan.recipe import Recipe, use_project
 from tests.plans import plan_of
 
@@ -30,7 +32,7 @@ def project(tmp_path):
 @pytest.fixture
 def source(project):
     def make(**files):
-        for name, text in {"pyproject.toml": BACKEND, **files}.items():
+        for name, text in {"pyproject.toml": BACKEND, "core.c": "", **files}.items():
             path = project / "code" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -78,7 +80,7 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
         "Fast.Thing", "1.2", {"CMAKE_GENERATOR": "Ninja", "FAST_NO_NATIVE": "1"}, {"imports": ["fast_thing"]},
     )  # fmt: skip
     assert made["summary"] == 'Fast: "very" env: {A: b}'
-    assert set(made["apt"]) - set(recipe.HINTS["apt"]) == {
+    assert set(made["apt"]) - set(HINTS["apt"]) == {
         "libfftw3-dev",
         "liblz4-dev",
         "libpng-dev",
@@ -87,6 +89,109 @@ def test_a_folder_becomes_a_recipe_that_can_be_planned(project, source, capsys):
     plan = plan_of("cpu-avx-py311", "fast-thing", project=project)
     assert plan.version == "1.2+cpu.avx"
     assert "packages: [hello, fast-thing] " in (project / "ci/matrix.yaml").read_text()
+
+
+FOREIGN = {
+    "pyproject.toml": ABOUT,
+    "CMakeLists.txt": "project(fast LANGUAGES CXX)\nadd_subdirectory(extern/taskflow)\n",
+    "src/fast.cpp": "#include <zlib.h>\n",
+    "extern/taskflow/taskflow.hpp": "#include <lz4.h>\n",
+    "extern/taskflow/3rd-party/eigen/test/a.cu": "#include <cublas_v2.h>\n",
+    "extern/taskflow/3rd-party/httplib.h": "#include <openssl/ssl.h>\n",
+    "third_party/other/b.c": "#include <gmp.h>\n",
+    "tests/c.cu": "",
+}
+
+
+def test_sources_of_others_count_where_the_build_names_them(project, source, capsys):
+    """rapidfuzz became a build for each GPU, with nvcc and six libraries of Eigen's tests."""
+    assert new(project, source(**FOREIGN)) == 0
+    made = written(project)
+    assert (made["components"], made["device_code"]) == ([], False)
+    assert set(made["apt"]) - set(HINTS["apt"]) == {"zlib1g-dev", "liblz4-dev"}
+    assert "note: CUDA was found under extern/taskflow alone" in capsys.readouterr().out
+
+
+def test_sources_of_others_that_the_build_compiles_for_cuda_are_its_own(project, source):
+    files = {
+        "pyproject.toml": ABOUT,
+        "setup.py": "CUDAExtension(sources=['third_party/kernels/a.cu'])\n",
+        "third_party/kernels/a.cu": "#include <curand.h>\n",
+    }
+    assert new(project, source(**files)) == 0
+    made = written(project)
+    assert made["components"] == ["nvcc", "headers", "cudart", "curand"]
+    assert made["device_code"]
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"fast_thing/__init__.py": "", "tests/x.c": ""}, "is Python alone"),
+        ({"Cargo.toml": "", "src/lib.rs": ""}, "is built from Rust"),
+        ({"fast_thing/__init__.py": "", "fast_thing/libfast.so": ""}, "holds 1 finished libraries"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_anything_is_written(
+    project, source, capsys, files, reason
+):
+    where = source(**{"pyproject.toml": ABOUT, **files})
+    (Path(where) / "core.c").unlink()
+    before = sorted(project.rglob("*"))
+    assert new(project, where) == 3
+    error = capsys.readouterr().err
+    assert reason in error
+    assert "\n  next: " in error
+    assert sorted(project.rglob("*")) == before
+    assert new(project, where, "--anyway") == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("CMakeLists.txt", "find_package(TBB REQUIRED)\nfind_package(Python REQUIRED)\n"),
+        ("meson.build", "dep = dependency('tbb', required: true)\n"),
+        ("CMakeLists.txt", "pkg_check_modules(TBB REQUIRED tbb)\n"),
+    ],
+)
+def test_a_library_that_the_build_asks_for_is_a_package_of_debian(project, source, script, text):
+    """manifold3d ended at its first build without TBB."""
+    assert new(project, source(**{"pyproject.toml": ABOUT, script: text})) == 0
+    assert set(written(project)["apt"]) - set(HINTS["apt"]) == {"libtbb-dev"}
+
+
+def test_a_library_without_an_entry_is_a_note(project, source, capsys):
+    assert new(project, source(**{"CMakeLists.txt": "find_package(Frobnicate)\n"})) == 0
+    assert "note: the build may ask for Frobnicate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("metadata", "files", "licence"),
+    [
+        ("License: MIT\n", {}, "MIT"),
+        ("License-Expression: BSD-3-Clause\n", {}, "BSD-3-Clause"),
+        (
+            "License: UNKNOWN\nClassifier: License :: OSI Approved :: MIT License\n",
+            {},
+            "MIT License",
+        ),
+        ("License: UNKNOWN\n", {"LICENSE": "\nMIT License\n\nCopyright …\n"}, "MIT License"),
+        (
+            "License: BSD 3-Clause License\n        \n        Copyright …\n",
+            {},
+            "BSD 3-Clause License",
+        ),
+        ("", {}, ""),
+    ],
+)
+def test_the_licence_is_a_few_words(metadata, files, licence):
+    tree = Tree("x", tuple(files), lambda name: files[name].encode())
+    assert PackageKind(tree).licence(HeaderParser().parsestr(metadata)) == licence
+
+
+def test_a_recipe_has_the_compiler_cache(project, source):
+    assert new(project, source()) == 0
+    assert "ccache" in written(project, "code")["apt"]
 
 
 def test_cuda_is_what_the_sources_hold(project, source):
@@ -125,7 +230,7 @@ def test_what_cmake_would_fetch_is_named(project, source, capsys):
 
 
 def test_an_extension_of_torch_names_the_channels_release(project, source, capsys, monkeypatch):
-    monkeypatch.setitem(recipe.HINTS, "torch_imports", ())  # resolved, they need an index
+    monkeypatch.setitem(HINTS, "torch_imports", ())  # resolved, they need an index
     assert new(project, source(**{"pyproject.toml": ABOUT + 'dependencies = ["torch>=2"]\n'})) == 0
     assert "note: it is built against torch 2." in capsys.readouterr().out
     plan = plan_of("cpu-avx-py311", "fast-thing", project=project)
@@ -237,7 +342,7 @@ def test_any_pyproject_is_read_or_refused(tmp_path_factory, content):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_bytes(content)
     try:
-        text = recipe._of_folder(folder, folder.parent).recipe([])
+        text = recipe._of_folder(folder, folder.parent, anyway=True).recipe([])
         checked(Path("recipe.yaml"), text.encode(), Recipe)
     except UsageError as error:
         assert str(error).startswith(f"{folder}/pyproject.toml: ")  # noqa: PT017 - either outcome is right

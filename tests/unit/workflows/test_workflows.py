@@ -1,6 +1,7 @@
 """The workflows hold together: what GitHub would only say when a run is under way."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import yaml
 
 from farm.cli.main import main, parser
 from farm.cli.selection import each_build, selectors_of
-from farm.engines.github import OUTPUT, WORK, WORKFLOW
+from farm.engines.github import ADOPT, OUTPUT, WORK, WORKFLOW
 from farm.index.backends import open_store
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix, workflow_matrix
@@ -628,6 +629,49 @@ def test_what_a_build_prints_is_no_command_to_github(workflow):
             before = script[: UNTRUSTED.search(script).start()]
             assert 'echo "::stop-commands::$fence"' in before, (name, step["name"])
             assert """trap 'echo "::$fence::"' EXIT""" in before, (name, step["name"])
+
+
+def build_plan_steps():
+    return [step for _, step in Workflow(ROOT / ".github/workflows/build-plan.yml").steps()]
+
+
+def test_an_artifact_is_kept_as_long_as_a_run_is_looked_for():
+    """After a long weekend the controller found that "the artifact has expired"."""
+    uploads = [step for step in build_plan_steps() if "upload-artifact" in step.get("uses", "")]
+    assert {step["with"]["retention-days"] for step in uploads} == {ADOPT.days}
+
+
+def test_an_upload_is_tried_three_times_and_the_last_failure_counts():
+    uploads = [step for step in build_plan_steps() if "upload-artifact" in step.get("uses", "")]
+    assert [step.get("continue-on-error", False) for step in uploads] == [True, True, False]
+    assert [step.get("if") for step in uploads] == [
+        None,
+        "steps.upload-1.outcome == 'failure'",
+        "steps.upload-2.outcome == 'failure'",
+    ]
+
+
+def test_a_wheel_that_was_not_uploaded_is_not_built_again(tmp_path):
+    """The checkout is cleaned between two attempts; what is kept lies outside of it."""
+    script = next(step["run"] for step in build_plan_steps() if step.get("name") == WORK)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    built = "mkdir -p artifacts/runs/1/built/wheel; echo x > artifacts/runs/1/built/wheel/x.whl"
+    (tools / "farm").write_text(f"#!/bin/sh\necho built >> {tmp_path}/calls\n{built}\n")
+    (tools / "farm").chmod(0o755)
+    for number in range(2):
+        checkout = tmp_path / f"checkout-{number}"
+        (checkout / "temp").mkdir(parents=True)
+        environ = {
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PLAN": '{"a": 1}',
+            "RUNNER_TEMP": str(checkout / "temp"),
+            "RUNNER_TOOL_CACHE": str(tmp_path / "cache"),
+        }
+        command = ["bash", "-e", "-o", "pipefail", "-c", script]
+        subprocess.run(command, cwd=checkout, env=environ, check=True, capture_output=True)
+        assert (checkout / "farm-out/wheel/x.whl").read_text() == "x\n"
+    assert (tmp_path / "calls").read_text() == "built\n"
 
 
 def test_the_fence_is_one_of_its_own_each_time():

@@ -1,0 +1,190 @@
+"""What a package is, before a recipe is written: which files are its own, what it is compiled from,
+which libraries of the system it asks for, and why the farm cannot build it.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.message import Message
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from farm.base.errors import NotBuildableError
+from farm.base.text import short
+from farm.base.yamlfile import plain
+
+HINTS = plain(Path(__file__).with_name("recipe_hints.yaml"))
+MAX_FILE = 1 << 20
+"""Bytes that are read of a file."""
+BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "meson.build", "CMakeLists.txt")
+"""Files at the top of a source that say what is built."""
+MAX_DEPTH = 3
+"""Folders below the top in which CMake's and Meson's files are the package's own."""
+NATIVE_WORDS = re.compile(
+    r"ext_modules|cffi_modules|Extension\(|rust_extensions|rust-extensions|ext-modules"
+)
+"""What setup.py or pyproject.toml says of a package that compiles something."""
+FETCHED = re.compile(
+    r"\b(?:FetchContent_Declare|ExternalProject_Add|CPMAddPackage)\s*\(\s*(?:NAME\s+)?[\"']?"
+    r"([A-Za-z][\w.-]{0,59})",
+    re.IGNORECASE,
+)
+ASKED = (
+    re.compile(r"\bfind_package\s*\(\s*(\w{1,40})", re.IGNORECASE),
+    re.compile(r"\bpkg_(?:check|search)_module[s]?\s*\(\s*\w+\s+(?:[A-Z_]+\s+)*([\w.-]{1,40})"),
+    re.compile(r"\bdependency\s*\(\s*['\"]([\w.-]{1,40})['\"]"),
+)
+"""How CMake and Meson ask for a library of the system."""
+RUST_BACKENDS = ("maturin", "setuptools-rust", "setuptools_rust")
+LICENCE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "COPYING", "COPYING.txt")
+MAX_LICENCE = 80
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a source by their paths below its top, which `place` names in errors."""
+
+    place: str
+    names: tuple[str, ...]
+    read_bytes: Callable[[str], bytes]
+
+    def text(self, name: str) -> str:
+        if name in self.names:
+            return self.read_bytes(name)[:MAX_FILE].decode("utf-8", "replace")
+        return ""
+
+
+@dataclass(frozen=True)
+class PackageKind:
+    """The files of a source, told apart."""
+
+    tree: Tree
+
+    @cached_property
+    def build_text(self) -> str:
+        """The text of the build's files at the top, without comments."""
+        return "\n".join(_without_comments(self.tree.text(name)) for name in BUILD_FILES)
+
+    @cached_property
+    def own_names(self) -> tuple[str, ...]:
+        """The files that the build may compile.
+
+        Copies of other projects, tests and examples count where the build's files name them.
+        """
+        return tuple(name for name in self.tree.names if self._is_own(name))
+
+    def _is_own(self, name: str) -> bool:
+        folders = PurePosixPath(name).parts[:-1]
+        for place, folder in enumerate(folders):
+            if folder.lower() not in HINTS["vendored"]:
+                continue
+            copy = "/".join(folders[place : place + 2])
+            if not re.search(rf"(?<![\w-]){re.escape(copy)}(?![\w-])", self.build_text):
+                return False
+        return True
+
+    @cached_property
+    def build_scripts(self) -> str:
+        """The package's own CMake and Meson files, without comments."""
+        names = [
+            name
+            for name in self.own_names
+            if name.endswith(("CMakeLists.txt", ".cmake", "meson.build"))
+            and name.count("/") < MAX_DEPTH
+        ]
+        return "\n".join(_without_comments(self.tree.text(name)) for name in names)
+
+    @property
+    def has_device_code(self) -> bool:
+        """True if files of CUDA are its own, and its build speaks of CUDA."""
+        return any(name.endswith((".cu", ".cuh")) for name in self.own_names) and self.wants_cuda
+
+    @property
+    def wants_cuda(self) -> bool:
+        """True if the build's scripts speak of CUDA, or there are none that could."""
+        scripts = [name for name in BUILD_FILES if not name.endswith((".cfg", ".toml"))]
+        if not any(name in self.tree.names for name in scripts):
+            return True
+        return bool(re.search(r"(?i)cuda|nvcc|\.cu\b", self.build_text + self.build_scripts))
+
+    @property
+    def foreign_device_code(self) -> str | None:
+        """A folder with files of CUDA that are not its own."""
+        own = set(self.own_names)
+        for name in self.tree.names:
+            if name.endswith((".cu", ".cuh")) and (name not in own or not self.wants_cuda):
+                return "/".join(PurePosixPath(name).parts[:2])
+        return None
+
+    @property
+    def fetched(self) -> list[str]:
+        """Downloads that the package's own CMake files declare."""
+        return sorted(set(FETCHED.findall(self.build_scripts)))[:5]
+
+    @property
+    def system_libraries(self) -> tuple[set[str], list[str]]:
+        """Debian's packages of the libraries that the build asks for, and libraries without an
+        entry in the list.
+        """
+        names = {name for pattern in ASKED for name in pattern.findall(self.build_scripts)}
+        known = {key.lower(): package for key, package in HINTS["libraries"].items()}
+        packages = {known[name.lower()] for name in names if name.lower() in known}
+        unknown = {
+            name
+            for name in names
+            if name.lower() not in known and name.lower() not in HINTS["no_library"]
+        }
+        return packages, sorted(unknown)[:5]
+
+    def refuse(self, package: str, requires: set[str]) -> None:
+        """Refuse a package that the farm cannot build, before anything is written.
+
+        Raises:
+            NotBuildableError: It is in Rust, in Python alone, or finished libraries.
+        """
+        hint = "farm recipe new --anyway writes the recipe all the same"
+        if self._is_rust(requires):
+            raise NotBuildableError(
+                f"{package} is built from Rust: its crates come from the network, which a build "
+                "does not have, and Debian's rustc is too old for most",
+                hint=f"take its own wheel: pip install {package}; {hint}",
+            )
+        if any(name.endswith(tuple(HINTS["compiled"])) for name in self.own_names):
+            return
+        libraries = [name for name in self.tree.names if re.search(r"\.(so|dll|pyd|dylib)$", name)]
+        if libraries:
+            raise NotBuildableError(
+                f"{package} holds {len(libraries)} finished libraries, such as {libraries[0]}, and "
+                "no source of them: there is nothing to build",
+                hint=f"build from its repository: `source: {{kind: git, …}}` in a recipe; {hint}",
+            )
+        if not NATIVE_WORDS.search(self.build_text) and not self.build_scripts:
+            raise NotBuildableError(
+                f"{package} is Python alone: there is nothing to compile, and its own wheel runs "
+                "on every machine",
+                hint=f"pip install {package}; {hint}",
+            )
+
+    def _is_rust(self, requires: set[str]) -> bool:
+        backend = any(need.lower().startswith(RUST_BACKENDS) for need in requires)
+        return backend or "Cargo.toml" in self.tree.names
+
+    def licence(self, metadata: Message) -> str:
+        """The licence, in a few words: of the metadata, else of a licence file's first line."""
+        stated = str(metadata["License-Expression"] or "") or str(metadata["License"] or "")
+        first = next((line.strip() for line in stated.splitlines() if line.strip()), "")
+        if first and first.upper() != "UNKNOWN" and len(first) <= MAX_LICENCE:
+            return short(first)
+        for text in metadata.get_all("Classifier") or []:
+            if text.startswith("License ::") and text.count("::") > 1:
+                return short(text.rpartition(" :: ")[2])
+        for name in LICENCE_FILES:
+            lines = [line.strip(" #\t") for line in self.tree.text(name).splitlines()[:20]]
+            title = next((line for line in lines if line), "")
+            if title:
+                return short(title)[:MAX_LICENCE]
+        return ""
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"(?m)#.*$", "", text)
