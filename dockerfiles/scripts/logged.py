@@ -2,7 +2,9 @@
 program's exit code.
 
 Usage: logged.py PROGRAM [ARGUMENT...]. Ends with 9, and starts nothing, where the log cannot be
-opened.
+opened. With FARM_MINUTES and FARM_SHOW=ninja, as for the compilers of a build, the program and all
+that it started are ended after so many minutes of the whole build (FARM_BEGAN, in seconds since
+1970, when it began), with 75: the next run goes on with what is compiled.
 
 On Windows it has the file that FARM_BUSY names for itself alone meanwhile, by which another build
 notices this one. The file goes with this program, however that ends; what the program leaves
@@ -25,6 +27,7 @@ from pathlib import Path
 
 BUSY_S = 10.0
 EVERY_S = 60.0
+TIME_IS_OVER = 75  # EX_TEMPFAIL of sysexits.h
 STEP = re.compile(rb"\[(\d{1,6})/(\d{1,6})\]")
 
 
@@ -139,6 +142,24 @@ def hold(path: str) -> None:
             time.sleep(0.1)
 
 
+def seconds_left() -> float:
+    """Return for how long the program may run."""
+    minutes = os.environ.get("FARM_MINUTES", "")
+    if not minutes or os.environ.get("FARM_SHOW") != "ninja":
+        return float("inf")
+    began = float(os.environ.get("FARM_BEGAN") or time.time())
+    return began + 60 * float(minutes) - time.time()
+
+
+def end_all(process: subprocess.Popen[bytes]) -> None:
+    """End a program and what it started."""
+    if sys.platform == "win32":
+        command = ["taskkill", "/T", "/F", "/PID", str(process.pid)]
+        subprocess.run(command, check=False, capture_output=True)
+    process.kill()
+    process.wait()
+
+
 def main(words: list[str]) -> int:
     """The program's exit code, negative as cmd shows it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the program too, which then ends
@@ -161,11 +182,16 @@ def main(words: list[str]) -> int:
     copier = threading.Thread(target=copy, args=(source, log, end))
     copier.start()
     code = None
+    left = seconds_left()
+    deadline = time.monotonic() + left
     while code is None:
         try:
-            code = process.wait(EVERY_S)
+            code = process.wait(max(0.0, min(EVERY_S, deadline - time.monotonic())))
         except subprocess.TimeoutExpired:
             say(log.progress.line(time.monotonic()))
+            if time.monotonic() >= deadline:
+                end_all(process)
+                code = TIME_IS_OVER
     # What it left running holds the pipe as well, maybe for hours: the pipe's end is not waited
     # for.
     os.write(sink, end)

@@ -2,8 +2,8 @@
 are any.
 
 Usage: long_paths.py FOLDER. cl.exe, nvcc and CMake take 259 characters, whatever LongPathsEnabled
-says; git makes longer ones (core.longpaths). Objects have no such limit: CMake shortens their names
-itself (CMAKE_OBJECT_PATH_MAX).
+says; git makes longer ones (core.longpaths). The build folder is not looked at: CMake shortens
+the names of objects itself (CMAKE_OBJECT_PATH_MAX); the pinned Ninja takes no longer paths.
 """
 
 import os

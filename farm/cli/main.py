@@ -78,7 +78,7 @@ MODULES = {
     **dict.fromkeys(("submit", "build", "render", "retry", "dispatch", "smoke"), "builds"),
     **dict.fromkeys(("status", "logs", "cancel", "wait"), "runs"),
     **dict.fromkeys(("inspect", "repair", "verify"), "wheels"),
-    **dict.fromkeys(("publish", "index", "site"), "index"),
+    **dict.fromkeys(("publish", "index"), "index"),
     "completion": "main",
 }
 """The module of `farm.cli` that carries out a command, where it is not called like the command."""

@@ -12,7 +12,7 @@ from farm.cli.cards import example, sm_of
 from farm.cli.official import print_builds, run_official
 from farm.cli.selection import project_of, selectors_of
 from farm.plan.build import judge, resolve
-from farm.plan.compat.rules import parse_msvc
+from farm.plan.compat.compilers import parse_msvc
 from farm.plan.compat.stack import parse_driver, parse_gcc
 from farm.plan.evidence import load_evidence
 from farm.plan.platforms.base import platform

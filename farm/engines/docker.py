@@ -48,7 +48,10 @@ API_TIMEOUT_S = 600
 FIRST_S = (
     30  # a first question is answered in milliseconds; later ones take as long as what they ask for
 )
-DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+if sys.platform == "win32":
+    DEFAULT_SOCKET = "npipe:////./pipe/docker_engine"
+else:
+    DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 INSTALL_HINT = (
     "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd "
     "&`) as root; "

@@ -14,7 +14,8 @@ from farm.base.yamlfile import where
 from farm.catalog import number
 from farm.catalog.models import Feature
 from farm.plan import inputs
-from farm.plan.compat.rules import feature_off, numpy_end
+from farm.plan.compat.rules.features import feature_off
+from farm.plan.compat.rules.pytorch import numpy_end
 from farm.plan.compat.stack import Stack, arch_list, effects, sm_name, targets
 from farm.plan.inputs import source_version
 from farm.plan.options import FILE, OPTIONS, Choice

@@ -15,7 +15,7 @@ from farm.base.yamlfile import where
 from farm.catalog import redist
 from farm.catalog.models import PinnedWheel, TorchRelease
 from farm.plan.compat import official
-from farm.plan.compat.rules import platform_of, redist_platform, standalone_wheel
+from farm.plan.compat.rules.toolchain import platform_of, redist_platform, standalone_wheel
 from farm.plan.compat.stack import Stack
 from farm.plan.file import LibraryWheelPlan, PartPlan, Plan, PythonPlan, SourcePlan, ToolkitPlan
 from farm.plan.recipe import (

@@ -21,8 +21,8 @@ from farm.base.text import nearest
 from farm.base.yamlfile import Model, load, pattern, read_bounded, where, word_of
 from farm.catalog import gpus
 from farm.plan import recipe
-from farm.plan.compat.rules import check
-from farm.plan.compat.stack import Stack, rows
+from farm.plan.compat.rules import CHANNEL_KEYS, check
+from farm.plan.compat.stack import Stack
 from farm.plan.options import OPTIONS, Option, Value
 from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced
 from farm.plan.variant import PYTHONS, SPECIAL_GPUS, Variant, cpu_words, gpu_words
@@ -455,9 +455,7 @@ class Channel:
                     f"{package} is built for {', '.join(able)}, not for {platform}", "platforms"
                 )
         # The rules whose refusal a channel shall never offer, and the key that is at fault.
-        axes = {name.partition("/")[0]: row.key for name, row in rows().items() if row.key} | {
-            n: n for n in OPTIONS
-        }
+        axes = CHANNEL_KEYS | {option: option for option in OPTIONS}
         for key in (key for key in _covering(self._offered) if key[0] in recipes):
             for reason in check(self._stack(key, recipes[key[0]])):
                 name = axes.get(reason.rule)

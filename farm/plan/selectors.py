@@ -11,8 +11,10 @@ from typing import Any
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.plan.compat.nearest import advise, difference, settle, solve
-from farm.plan.compat.rules import check, feature_works
-from farm.plan.compat.stack import Reason, Stack
+from farm.plan.compat.reason import Reason
+from farm.plan.compat.rules import check
+from farm.plan.compat.rules.features import feature_works
+from farm.plan.compat.stack import Stack
 from farm.plan.inputs import commit_of, standalone_packages
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
 from farm.plan.options import FILE, OPTIONS, Choice, Option, Value, option

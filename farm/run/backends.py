@@ -22,7 +22,7 @@ from farm.engines.github import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.slurm import SlurmEngine
 from farm.engines.swarm import Exchange, SwarmEngine
-from farm.plan.compat.rules import driver_knows_gpu, driver_runs_cuda
+from farm.plan.compat.rules.gpus import driver_knows_gpu, driver_runs_cuda
 from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan
 from farm.plan.platforms.base import Platform, platform

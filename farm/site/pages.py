@@ -8,6 +8,7 @@ Everything is escaped, and each page is whole in one file. The data of the page'
 import base64
 import hashlib
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +18,11 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import jinja2
 from markupsafe import Markup
+from packaging.version import Version
 
 from farm import catalog
 from farm.base.errors import FarmError, InfrastructureError
@@ -40,6 +42,9 @@ SCRIPTS = ("cards.js", "paste.js", "answers.js", "page.js")
 """The program of the page's search, in the order in which its parts need each other."""
 TRIES = 5
 TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
+BUILDABLE = "buildable.html"
+FIRST = frozenset({"torch"})
+"""Projects at the head of lists: what the others are helpers of."""
 LIMIT = 6
 """Builds of a card in the data: for an old driver some of the first three may be none."""
 
@@ -49,24 +54,52 @@ Words = Callable[[str, str], tuple[str, ...]]
 
 
 def files(
-    there: Sequence[Wheel], *, project: Path | None, words: Words, root: str
+    there: Sequence[Wheel],
+    *,
+    project: Path | None,
+    words: Words,
+    root: str,
+    projects: Iterable[str] = (),
 ) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same bytes.
 
-    `there`: the index's wheels, newest first. `project`: that whose channels could be built.
-    `root`: the address of the index's root, ending in a slash.
+    Args:
+        there: The index's wheels, newest first.
+        project: The project whose channels could be built.
+        words: What `pip install` is given for a wheel of a group.
+        root: The address of the index's root, ending in a slash.
+        projects: All projects that the index ever had: one without wheels has an empty page.
     """
-    pages_by_key: dict[str, bytes] = {}
+    pages_by_key = project_files(there, words=words, projects=projects)
     channels, evidence = _offered(project)
     facts = data(project, there, words)
-    pages_by_key["index.html"] = index_page(facts, there, channels, evidence, root).encode()
-    for name, project_wheels in of_project(there).items():
-        pages_by_key[f"project/{name}.html"] = project_page(name, project_wheels, words).encode()
+    pages_by_key["index.html"] = index_page(facts, there, root).encode()
+    pages_by_key[BUILDABLE] = buildable_page(channels, evidence).encode()
+    pages_by_key["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
+    return pages_by_key
+
+
+def project_files(
+    there: Sequence[Wheel], *, words: Words, projects: Iterable[str]
+) -> dict[str, bytes]:
+    """The files that follow from the index's wheels alone: a page of each project, and what was
+    tested.
+    """
+    wheels = {name: list[Wheel]() for name in projects} | of_project(there)
+    pages_by_key = {
+        f"project/{name}.html": project_page(name, wheels[name], words).encode()
+        for name in sorted(wheels)
+    }
     pages_by_key[KEY] = render(
         {wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None}
     )
-    pages_by_key["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
     return pages_by_key
+
+
+def installable_files(page: bytes) -> set[str]:
+    """The wheels to which a project's page leads."""
+    links = re.findall(rb'href="\.\./whl/files/([^"#]+)"', page)
+    return {unquote(link.decode("utf-8", "replace")) for link in links}
 
 
 def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
@@ -146,39 +179,28 @@ def embedded(data: Mapping[str, Any]) -> Markup:
 
 
 def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:
-    """The wheels by project, in the order of names; of each the newest first."""
-    return {
-        name: [*project_wheels]
-        for name, project_wheels in groupby(
-            sorted(there, key=lambda each: each.project), lambda each: each.project
-        )
-    }
+    """The wheels by project, torch first; of each project the newest first."""
+    wheels: dict[str, list[Wheel]] = {}
+    for wheel in sorted(there, key=lambda wheel: (wheel.project not in FIRST, wheel.project)):
+        wheels.setdefault(wheel.project, []).append(wheel)
+    return wheels
 
 
-def index_page(
-    data: Mapping[str, Any],
-    there: Sequence[Wheel],
-    channels: Iterable[Channel],
-    evidence: Evidence,
-    root: str,
-) -> str:
-    """Published wheels by project and by group; then what could be built."""
-    projects = [
-        {
-            "name": name,
-            "newest": next(
-                (wheel.version for wheel in project_wheels if wheel.withdrawn is None),
-                "all withdrawn",
-            ),
-            "versions": len({wheel.version for wheel in project_wheels}),
-            "wheels": len(project_wheels),
-            "groups": len({group for wheel in project_wheels for group in wheel.groups}),
-            "checked": sum(wheel.report is not None for wheel in project_wheels),
-            "date": max(wheel.uploaded for wheel in project_wheels)[:10],
-        }
-        for name, project_wheels in of_project(there).items()
-    ]
-    projects_by_group: dict[str, list[str]] = {}
+def newest_version(wheels: Iterable[Wheel]) -> str:
+    """The version that pip takes: the newest that is no pre-release, or the newest of these.
+
+    Returns:
+        It; empty if all are withdrawn.
+    """
+    versions = [Version(wheel.version) for wheel in wheels if wheel.withdrawn is None]
+    releases = [version for version in versions if not version.is_prerelease]
+    return str(max(releases or versions, default=""))
+
+
+def index_page(data: Mapping[str, Any], there: Sequence[Wheel], root: str) -> str:
+    """Published wheels by project and by group."""
+    projects = [_project_row(name, wheels) for name, wheels in of_project(there).items()]
+    named: dict[str, list[str]] = {}
     for wheel in there:
         for group in wheel.groups:
             projects_by_group.setdefault(group, []).append(wheel.project)
@@ -186,7 +208,6 @@ def index_page(
         (group, _meaning(group), len(names), sorted({*names}))
         for group, names in sorted(projects_by_group.items())
     ]
-    offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
     template = _environment().get_template("index.html")
     return template.render(
         data=embedded(data),
@@ -194,9 +215,39 @@ def index_page(
         projects=projects,
         groups=groups,
         wheels=len(there),
-        channels=sorted(offered, key=lambda pair: not pair[1]),
         root=root,
     )
+
+
+def _project_row(name: str, wheels: Sequence[Wheel]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "newest": newest_version(wheels) or "all withdrawn",
+        "versions": len({wheel.version for wheel in wheels}),
+        "wheels": len(wheels),
+        "groups": len({group for wheel in wheels for group in wheel.groups}),
+        "checked": sum(wheel.report is not None for wheel in wheels),
+        "date": max(wheel.uploaded for wheel in wheels)[:10],
+    }
+
+
+def buildable_page(channels: Iterable[Channel], evidence: Evidence) -> str:
+    """What could be built, by GPU: builds that were tested, then channels without one."""
+    offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
+    by_gpu: dict[str, list[tuple[Channel, str]]] = {}
+    for channel, tested in sorted(offered, key=lambda pair: not pair[1]):
+        for gpu in channel.gpus:
+            by_gpu.setdefault(gpu, []).append((channel, tested))
+    architectures = catalog.architectures().architectures
+    order = ["cpu", *architectures]
+    gpus = []
+    for gpu in sorted(by_gpu, key=lambda gpu: order.index(gpu) if gpu in order else len(order)):
+        card = architectures.get(gpu)
+        title = f"{card.name}, {card.example}" if card else _meaning(gpu)
+        tested_channels = [pair for pair in by_gpu[gpu] if pair[1]]
+        others = [pair for pair in by_gpu[gpu] if not pair[1]]
+        gpus.append((gpu, title, tested_channels, others))
+    return _environment().get_template("buildable.html").render(gpus=gpus)
 
 
 def _tested(evidence: Evidence, channel: str) -> str:

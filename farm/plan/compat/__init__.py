@@ -4,6 +4,6 @@ would work.
 A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or no one
 knows). A fact that the catalogue marks as unconfirmed gives a warning. No error is a yes.
 
-The way through: `stack` is what is judged; `rules` judge it, `reasons.yaml` has their words;
+The way through: `stack` is what is checked; `rules` check it and give a `reason` each;
 `nearest` looks for what would work instead; `official` answers for PyTorch's own wheels.
 """

@@ -15,8 +15,10 @@ from typing import Any
 
 from farm import catalog
 from farm.catalog import number
-from farm.plan.compat.rules import check, msc_ver, toolset
-from farm.plan.compat.stack import Reason, Stack, arch_list, spell, targets
+from farm.plan.compat.compilers import msc_ver, toolset
+from farm.plan.compat.reason import Reason
+from farm.plan.compat.rules import check
+from farm.plan.compat.stack import Stack, arch_list, spell, targets
 from farm.plan.options import OPTIONS
 from farm.plan.variant import PYTHONS
 from farm.platforms.facts import facts

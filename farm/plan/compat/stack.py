@@ -1,20 +1,14 @@
-"""Stacks, the reasons that rules give, and the readings of a stack that rules share."""
+"""Stacks, and the readings of a stack that rules share."""
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import RootModel
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.base.yamlfile import Model, load
 from farm.catalog import number
 from farm.catalog.gpus import MAJOR, ptx_compiles, sass_runs
-from farm.catalog.models import Facts, Word
+from farm.catalog.models import Word
 from farm.catalog.paste import driver_number
 from farm.plan.variant import Variant
 
@@ -139,86 +133,6 @@ def effects(stack: Stack) -> dict[str, Word]:
         name: known.get(chosen.get(name, stack.platform), Word())
         for name, known in catalog.words().items()
     }
-
-
-Severity = Literal["error", "unpinned", "warning", "note"]
-
-
-@dataclass(frozen=True)
-class Reason:
-    """A rule's objection to a stack.
-
-    An `error`: it cannot be built. `unpinned`: it goes together, but the farm has no pinned file to
-    build it with. A `warning`: it can be built, but read this. A `note`: worth knowing, nothing to
-    act on. `nearest`: the options that would do
-    away with the reason, as they are typed; `change`: the fields of the stack that may be changed
-    to get there, best first.
-    """
-
-    rule: str
-    text: str
-    fact: str
-    source: str
-    nearest: str | None = None
-    severity: Severity = "error"
-    change: tuple[str, ...] = ()
-
-    @property
-    def blocks(self) -> bool:
-        """True if no plan can be made as long as the reason is there."""
-        return self.severity in ("error", "unpinned")
-
-    def __str__(self) -> str:
-        return self.text + (f"; nearest that can: {self.nearest}" if self.nearest else "")
-
-    def to_json(self) -> dict[str, str | None]:
-        names = ("rule", "severity", "text", "fact", "source", "nearest")
-        return {name: getattr(self, name) for name in names}
-
-
-Rule = Callable[[Stack], Iterator[Reason]]
-
-
-class _Row(Model):
-    text: str
-    fact: str
-    source: str
-    severity: Severity = "error"
-    change: list[str] = []
-    key: str | None = None
-
-
-@cache
-def rows() -> dict[str, _Row]:
-    """Texts of the rules (`reasons.yaml`)."""
-    return load(Path(__file__).with_name("reasons.yaml"), RootModel[dict[str, _Row]]).root
-
-
-def because(name: str, stack: Stack, of: Any = None, /, **values: Any) -> Reason:
-    """The reason `name` of `reasons.yaml`; what is before a slash is the name of the rule.
-
-    `of` is the record of the catalogue that it rests on; where its fact is in doubt, the reason
-    only warns. `values` are what the texts name besides; `rule`, `source`, `doubt`, `severity` and
-    `change` replace those of row and record.
-    """
-    row = rows()[name]
-    sources = getattr(of, "sources", {})
-    named = {"stack": stack, "of": of, **values}
-    if "doubt" in values:
-        doubt = values["doubt"]
-    elif isinstance(of, Facts):
-        doubt = of.doubt(row.source)
-    else:
-        doubt = None
-    severity = "warning" if doubt and row.severity == "error" else row.severity
-    return Reason(
-        values.get("rule") or name.partition("/")[0],
-        row.text.format(**named),
-        row.fact.format(**named) + (f" (unconfirmed: {doubt})" if doubt else ""),
-        values.get("source") or sources.get(row.source, row.source),
-        severity=values.get("severity") or severity,
-        change=tuple(values.get("change") or row.change),
-    )
 
 
 def reaches(driver: str, floor: str) -> bool:

@@ -11,7 +11,7 @@ from farm import catalog
 from farm.base.text import json_lines
 from farm.catalog import redist
 from farm.catalog.models import DebianRelease
-from farm.plan.compat.rules import host_gcc, newest_gcc
+from farm.plan.compat.compilers import host_gcc, newest_gcc
 from farm.plan.compat.stack import Stack
 from farm.plan.file import Plan, ToolkitPlan
 from farm.plan.platforms.base import DOCKERFILE, Files, Platform, Templates, Variables, compilers

@@ -35,7 +35,8 @@ from farm.base.errors import (
 from farm.base.hashes import read_tree
 from farm.base.yamlfile import Model, load
 from farm.catalog import redist
-from farm.plan.compat.rules import msc_ver, numpy_end
+from farm.plan.compat.compilers import msc_ver
+from farm.plan.compat.rules.pytorch import numpy_end
 from farm.plan.compat.stack import Stack, effects
 from farm.plan.file import Plan, ToolkitPlan, ToolPin, WheelPin, WindowsPlan
 from farm.plan.inputs import source_folder

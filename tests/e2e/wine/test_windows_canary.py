@@ -160,8 +160,19 @@ def typed(page):
             yield text + " --package canary" * ("--variant" in text)
 
 
+def kept_logs(c, folder):
+    """The ends of all logs of builds on drive C, which are gone after the test: whole in `folder`."""
+    ends = []
+    for log in sorted(c.glob("farm/out/*/build.log")):
+        text = log.read_text(errors="replace")
+        copy = folder / f"{log.parent.name}.build.log"
+        copy.write_text(text)
+        ends += [f"the end of {copy}:", *text.splitlines()[-80:]]
+    return "\n".join(ends)
+
+
 @pytest.fixture(params=["cmd", "PowerShell"])
-def prompt(request, toolchain, environment):
+def prompt(request, toolchain, environment, tmp_path):
     """Types a line in Windows' cmd; or starts what PowerShell, which is not here, would start. Wine
     has no py.exe.
     """
@@ -193,8 +204,9 @@ def prompt(request, toolchain, environment):
             # typed again.
             print(done.stdout.decode("cp1252"))
             done = start()
-        assert done.returncode == 0, f"{line}\n{done.stdout.decode('cp1252')}"
-        return done.stdout.decode("cp1252")
+        shown = done.stdout.decode("cp1252")
+        assert done.returncode == 0, f"{line}\n{shown}\n{kept_logs(toolchain.c, tmp_path)}"
+        return shown
 
     yield enter
     toolchain.python.run("-m", "pip", "uninstall", "-q", "-y", "canary")

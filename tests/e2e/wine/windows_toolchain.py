@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pefile
 
-from farm.plan.compat.rules import msc_ver
+from farm.plan.compat.compilers import msc_ver
 from farm.plan.file import Plan
 from farm.plan.render import render
 from tests.e2e.wine.windows_python import GCC, TIMEOUT_S, WindowsPython, pip, windows_path

@@ -4,8 +4,9 @@ import pytest
 
 from farm.cli.main import main
 from farm.plan.compat.nearest import advise
+from farm.plan.compat.reason import Reason
 from farm.plan.compat.rules import check
-from farm.plan.compat.stack import Reason, Stack
+from farm.plan.compat.stack import Stack
 from farm.plan.variant import Variant
 
 PROJECT = Path(__file__).parents[3]

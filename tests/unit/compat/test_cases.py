@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from farm import catalog
+from farm.plan.compat.compilers import parse_msvc
 from farm.plan.compat.nearest import solve
-from farm.plan.compat.rules import check, parse_msvc
+from farm.plan.compat.rules import check
 
 CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
 

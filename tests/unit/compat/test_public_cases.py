@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from farm import catalog
-from farm.plan.compat.rules import check, parse_msvc
+from farm.plan.compat.compilers import parse_msvc
+from farm.plan.compat.rules import check
 
 CASES = yaml.safe_load(Path(__file__).with_name("public_cases.yaml").read_text())
 CONVERTED = {"msvc": parse_msvc, "switches": frozenset}

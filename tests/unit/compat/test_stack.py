@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from farm import catalog
 from farm.base.errors import UsageError
-from farm.plan.compat.rules import compiler, msc_ver, parse_msvc, toolset
+from farm.plan.compat.compilers import compiler, msc_ver, parse_msvc, toolset
 from farm.plan.compat.stack import Entry, entries, reaches, spell
 
 

@@ -45,6 +45,23 @@ def test_words_reach_the_program_as_they_are(logged):
     assert (code, log.splitlines()[-1]) == (0, repr(list(words)).encode())
 
 
+def test_a_build_ends_when_its_time_is_over(logged, monkeypatch):
+    monkeypatch.setenv("FARM_SHOW", "ninja")
+    monkeypatch.setenv("FARM_MINUTES", "300")
+    monkeypatch.setenv("FARM_BEGAN", "1000")  # seconds since 1970
+    code, output, log = logged(sys.executable, "-c", "import threading; threading.Event().wait()")
+    assert (code, "farm: step" in output) == (75, True)
+    assert log.startswith(b"step build")
+
+
+@pytest.mark.parametrize("show", ["all", ""])
+def test_other_steps_end_by_themselves(logged, monkeypatch, show):
+    monkeypatch.setenv("FARM_SHOW", show)
+    monkeypatch.setenv("FARM_MINUTES", "300")
+    monkeypatch.setenv("FARM_BEGAN", "1000")
+    assert logged(sys.executable, "-c", "print()")[0] == 0
+
+
 def test_what_goes_on_is_not_waited_for(logged, tmp_path):
     """It has the program's output, as a compiler's helper has, until this test closes what it
     reads.

@@ -364,6 +364,8 @@ exit /b 0
 set "FARM_SHOW=ninja"
 "%FARM_PYTHON%" C:\farm\job\logged.py C:\farm\venv\Scripts\python.exe -m build --wheel --no-isolation --skip-dependency-check --outdir "%FARM_OUT%\wheel" .
 set "FARM_EXIT=%ERRORLEVEL%"
+if "%FARM_EXIT%"=="75" set "FARM_CODE=75"
+if "%FARM_EXIT%"=="75" set "FARM_NEXT=the time of FARM_MINUTES is over: run this again, and the build goes on with what is compiled"
 rem By number: cl.exe and link.exe may speak another language. C1076 and C3859 are of precompiled headers.
 if not "%FARM_EXIT%"=="0" for %%e in (C1060 C1002 C1076 C3859 LNK1102) do call :memory %%e
 if not "%FARM_EXIT%"=="0" goto :failed
@@ -410,6 +412,7 @@ rem 75: so little room that no step could tell its own reason.
 "%FARM_PYTHON%" -c "import shutil, sys; sys.exit(75 * (shutil.disk_usage('C:/farm').free < 2**28))" 2>nul
 if "%ERRORLEVEL%"=="75" goto :full
 rem The tool's own first error, and its cause and cure where they are known. The lines of these steps are shown already.
+if "%FARM_CODE%"=="75" goto :next
 if "%FARM_STEP%"=="tools" goto :next
 if "%FARM_STEP%"=="checks" goto :next
 if exist %FARM_ANSWERS%\next.txt del /f /q %FARM_ANSWERS%\next.txt
