@@ -43,10 +43,10 @@ class Failure:
     @property
     def text(self) -> str:
         """The lines, indented, and the cause."""
-        lines = [f"    {line}" for line in self.lines]
+        text_lines = [f"    {line}" for line in self.lines]
         if self.cause:
-            lines.append(f"    cause: {self.cause}")
-        return "\n".join(lines)
+            text_lines.append(f"    cause: {self.cause}")
+        return "\n".join(text_lines)
 
     def hint(self, log: Path) -> str:
         """The next step, and the path of the whole log."""
@@ -78,11 +78,11 @@ class Reader:
         tools = self._of_last_step(lines)
         first = self._first_error(tools)
         after = tools[first:]
-        context = tuple(_shortened(line) for line in after if line)[:CONTEXT]
+        excerpt = tuple(_shortened(line) for line in after if line)[:CONTEXT]
         for pattern, row in self._causes:
             if any(pattern.search(line) for line in after):
-                return Failure(context, row["cause"], _advice(row, build, machine), row["recipe"])
-        return Failure(context)
+                return Failure(excerpt, row["cause"], _advice(row, build, machine), row["recipe"])
+        return Failure(excerpt)
 
     def errors(self, lines: Iterable[str]) -> list[str]:
         """Return the lines with which tools say that something failed, each once."""

@@ -200,7 +200,7 @@ def newest_version(wheels: Iterable[Wheel]) -> str:
 def index_page(data: Mapping[str, Any], there: Sequence[Wheel], root: str) -> str:
     """Published wheels by project and by group."""
     projects = [_project_row(name, wheels) for name, wheels in of_project(there).items()]
-    named: dict[str, list[str]] = {}
+    projects_by_group: dict[str, list[str]] = {}
     for wheel in there:
         for group in wheel.groups:
             projects_by_group.setdefault(group, []).append(wheel.project)

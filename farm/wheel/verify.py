@@ -12,7 +12,7 @@ from farm.base.hashes import sha256_and_size
 from farm.wheel.archive import Archive, check_is_file
 from farm.wheel.checks.registry import CHECKS
 from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
-from farm.wheel.library import Code, Contents, follow_calls, read_contents
+from farm.wheel.library import Code, Contents, read_contents, with_open_calls
 from farm.wheel.metadata import parse_wheel_name, read_dist_info
 from farm.wheel.needs import DependencyWheel, read_dependencies
 from farm.wheel.policy import (
@@ -115,7 +115,7 @@ def _read_contents(archive: Archive, policy: Policy) -> Contents:
         return Code(level, on_load=on_load, chosen=chosen)
 
     contents = read_contents(archive, code_of, with_symbols=True)
-    return contents._replace(libraries=follow_calls(archive, contents))
+    return contents._replace(libraries=with_open_calls(archive, contents))
 
 
 def _not_read(error: VerificationFailedError) -> list[Check]:

@@ -6,7 +6,7 @@ import docker
 import pytest
 
 from farm import catalog
-from farm.engines.images import base_image
+from farm.engines.base_images import base_image
 from tests.e2e.conftest import ROOT
 
 NAME = "debian-bullseye"
