@@ -407,6 +407,16 @@ def _reconcile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _check(parser: argparse.ArgumentParser) -> None:
+    _index(parser)
+    text = (
+        "ask this address as pip, uv and browsers do, and compare with the store (default: "
+        "index_public_url of ci/farm.yaml)"
+    )
+    parser.add_argument("--public", nargs="?", const="", metavar="URL", help=text)
+    _flags(parser, {"--wheels": "with --public: download and hash the wheels as well"})
+
+
 def _copy(parser: argparse.ArgumentParser) -> None:
     _index(parser)
     parser.add_argument(
@@ -471,7 +481,7 @@ INDEX_COMMANDS = {
             "read the whole index as a client does, hash every wheel, and report what is broken or "
             "unfinished"
         ),
-        _index,
+        _check,
     ),
     "reconcile": ("write every page anew from the records and events", _reconcile),
     "copy": (
