@@ -43,10 +43,10 @@ class Failure:
     @property
     def text(self) -> str:
         """The lines, indented, and the cause."""
-        shown = [f"    {line}" for line in self.lines]
+        text_lines = [f"    {line}" for line in self.lines]
         if self.cause:
-            shown.append(f"    cause: {self.cause}")
-        return "\n".join(shown)
+            text_lines.append(f"    cause: {self.cause}")
+        return "\n".join(text_lines)
 
     def hint(self, log: Path) -> str:
         """The next step, and the path of the whole log."""
@@ -78,11 +78,11 @@ class Reader:
         tools = self._of_last_step(lines)
         first = self._first_error(tools)
         after = tools[first:]
-        shown = tuple(_shortened(line) for line in after if line)[:CONTEXT]
+        excerpt = tuple(_shortened(line) for line in after if line)[:CONTEXT]
         for pattern, row in self._causes:
             if any(pattern.search(line) for line in after):
-                return Failure(shown, row["cause"], _advice(row, build, machine), row["recipe"])
-        return Failure(shown)
+                return Failure(excerpt, row["cause"], _advice(row, build, machine), row["recipe"])
+        return Failure(excerpt)
 
     def errors(self, lines: Iterable[str]) -> list[str]:
         """Return the lines with which tools say that something failed, each once."""

@@ -80,7 +80,12 @@ def _selectors(
         )
     else:
         group.add_argument("--package", default="torch", help="what to build (default: torch)")
-    group.add_argument("--platform", default=DEFAULT, choices=list(PLATFORMS))
+    group.add_argument(
+        "--platform",
+        default=DEFAULT,
+        choices=list(PLATFORMS),
+        help=f"the system that the wheel is for (default: {DEFAULT})",
+    )
     _channel(group)
     over = parser.add_argument_group(
         "overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml"
@@ -162,11 +167,15 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["new"], help="write a recipe and its line in a channel")
+    parser.add_argument(
+        "action",
+        choices=["new", "remove"],
+        help="new: write a recipe and its line in a channel; remove: take both away",
+    )
     parser.add_argument(
         "source",
         metavar="NAME[==VERSION]",
-        help="a project of the Python index, or a folder (./mine)",
+        help="a project of the Python index, or a folder (./mine); remove: a folder of recipes/",
     )
     parser.add_argument(
         "--channel", help="the channel to add it to (default: the project's only one)"
@@ -315,7 +324,10 @@ def add_repair(parser: argparse.ArgumentParser) -> None:
     _repeated(parser, "--opens", "PATTERN", "add libraries that others open by name")
     parser.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
     _repeated(parser, "--require", "REQUIREMENT", 'add a Requires-Dist, such as "numpy<2"')
-    parser.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
+    text = "folder for the repaired wheel (default: repaired)"
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("repaired"), metavar="DIR", help=text
+    )
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
@@ -395,6 +407,16 @@ def _reconcile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _check(parser: argparse.ArgumentParser) -> None:
+    _index(parser)
+    text = (
+        "ask this address as pip, uv and browsers do, and compare with the store (default: "
+        "index_public_url of ci/farm.yaml)"
+    )
+    parser.add_argument("--public", nargs="?", const="", metavar="URL", help=text)
+    _flags(parser, {"--wheels": "with --public: download and hash the wheels as well"})
+
+
 def _copy(parser: argparse.ArgumentParser) -> None:
     _index(parser)
     parser.add_argument(
@@ -459,7 +481,7 @@ INDEX_COMMANDS = {
             "read the whole index as a client does, hash every wheel, and report what is broken or "
             "unfinished"
         ),
-        _index,
+        _check,
     ),
     "reconcile": ("write every page anew from the records and events", _reconcile),
     "copy": (
@@ -613,11 +635,16 @@ def add_matrix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--package", metavar="PATTERN", help="list only matching packages, such as torch*"
     )
-    parser.add_argument("--platform", choices=list(PLATFORMS))
+    parser.add_argument(
+        "--platform", choices=list(PLATFORMS), help="list only builds for this system"
+    )
     parser.add_argument(
         "--variant", metavar="PATTERN", help="list only matching variants, such as sm35-*-py311"
     )
-    parser.add_argument("--format", default="table", choices=["table", "github", "names"])
+    text = "table, a workflow's matrix, or names alone (default: table)"
+    parser.add_argument(
+        "--format", default="table", choices=["table", "github", "names"], help=text
+    )
 
 
 def add_completion(parser: argparse.ArgumentParser) -> None:

@@ -20,11 +20,10 @@ from farm.index.backends import open_store
 from farm.index.batch import Offer, in_folders, in_index, publish_all
 from farm.index.changes import record_event
 from farm.index.check import Problem, Trial, check
-from farm.index.layout import CATALOGUE
 from farm.index.mirror import copy_index
 from farm.index.pages import check_there
-from farm.index.publish import check_store
-from farm.index.reader import open_reader
+from farm.index.public import check_public
+from farm.index.reader import KEY, HttpReader, open_reader
 from farm.index.reconcile import reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
 from farm.index.stores import Store
@@ -65,12 +64,15 @@ def run_publish(args: argparse.Namespace) -> int:
         left_out = left_out | without
     # With --json there is one document on stdout, and nothing else.
     silent = args.json or args.quiet
+    store = _store(args)
     done = publish_all(
-        open_store(index_url(args)),
+        store,
         offers,
         policy=policy_of(args),
         progress=(lambda _name: None) if silent else show.say,
     )
+    if done.wheels:
+        _refresh_site(args, store)
     left_out |= done.left_out
     lines = [f"left out: {why}" for why in left_out.values()]
     count = f"{len(done.wheels)} published, {len(left_out)} left out"
@@ -114,6 +116,7 @@ def _verified(args: argparse.Namespace) -> int:
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )
             step.result = result.wheel_url
+    _refresh_site(args, open_store(workspace.index_url))
     line = pip_line(*pip_request(workspace, plan, args.wheel.name))
     if args.quiet:
         outcome = []
@@ -149,18 +152,65 @@ def _store(args: argparse.Namespace) -> Store:
     return open_store(index_url(args))
 
 
+def _refresh_site(args: argparse.Namespace, store: Store) -> list[str]:
+    """Write the pages for people after a change; gives the keys of those that changed."""
+    if store.get(KEY) is None:  # there is no site
+        return []
+    from farm.cli.site import refresh_site
+
+    return refresh_site(args)
+
+
+def _site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
+    if store.get(KEY) is None:
+        return []
+    from farm.cli.site import site_problems
+
+    return site_problems(args, store)
+
+
 def _check(args: argparse.Namespace) -> int:
     """Print the problems; 6 when a client can trip over one, 1 when work is unfinished, 0
     otherwise.
     """
     store = _store(args)
     check_there(store)
+    if args.public is not None:
+        return _report_problems(args, _public_problems(args, store), PUBLIC_ADVICE)
     follow(trial := Trial(store))
     copies = [
         Problem(key, "is not what records and events say of copies", broken=True)
         for key in trial.noted
     ]
-    problems = check(store) + copies
+    problems = check(store) + copies + _site_problems(args, store)
+    return _report_problems(args, problems, CHECK_ADVICE)
+
+
+CHECK_ADVICE = (
+    "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says what "
+    "else may help"
+)
+PUBLIC_ADVICE = "docs/how-to/index-servers.md has configurations that pass"
+
+
+def _public_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
+    """What clients of the public address get that is not as in the store."""
+    url = args.public
+    if not url:
+        _project, settings = project_of(args)
+        url = settings.index_public_url
+    if not url:
+        raise UsageError(
+            "the public address of the index is not known",
+            hint="name it: --public URL, or index_public_url in ci/farm.yaml",
+        )
+    reader = open_reader(url)
+    if not isinstance(reader, HttpReader):
+        raise UsageError(f"{url} is no address of a web server", hint="--public https://host/path")
+    return check_public(store, reader, wheels=args.wheels)
+
+
+def _report_problems(args: argparse.Namespace, problems: list[Problem], advice: str) -> int:
     broken = sum(problem.broken for problem in problems)
     if args.json:
         show.json_document([asdict(problem) for problem in problems])
@@ -170,10 +220,7 @@ def _check(args: argparse.Namespace) -> int:
             show.table("", ("", "object", "what"), rows)
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
-            show.say(
-                "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says "
-                "what else may help"
-            )
+            show.say(advice)
     if broken:
         return 6
     return 1 if problems else 0
@@ -183,7 +230,7 @@ def _reconcile(args: argparse.Namespace) -> int:
     """Print what was written; 7 when a wheel's bytes are missing."""
     store = _store(args)
     done = reconcile(store, take_back=args.take_back)
-    written = [*done.written, *follow(store)]
+    written = [*done.written, *follow(store), *_refresh_site(args, store)]
     lines = [f"written: {key}" for key in written]
     lines += [
         f"left out: {name} was claimed, and its bytes are not there; publish it again"
@@ -226,7 +273,7 @@ def _event(args: argparse.Namespace) -> int:
     wheels, changed = record_event(
         store, args.wheels, args.index_command, getattr(args, "reason", ""), group=group
     )
-    pages = sorted({*changed, *follow(store)})
+    pages = sorted({*changed, *follow(store), *_refresh_site(args, store)})
     lines = [
         *(f"changed: {key}" for key in pages),
         f"{len(wheels)} wheels, {len(pages)} pages changed",
@@ -328,37 +375,3 @@ SUBCOMMANDS = {
     "verify": _verify,
 }
 SUBCOMMANDS |= {"sign": _sign, "keys": _keys}
-
-
-def run_site(args: argparse.Namespace) -> int:
-    """Build the site from the index and the matrix; write what changed."""
-    from farm.run.pip_commands import public_url, words_of
-    from farm.run.workspace import Watcher, Workspace
-    from farm.site import pages
-    from farm.site.wheels import kept_tests, wheels, with_tests
-
-    project, settings = project_of(args)
-    if args.index:
-        settings = settings.with_index(args.index)
-    workspace = Workspace(project, settings, Watcher())
-    store = open_store(workspace.index_url)
-    if store.get(CATALOGUE) is None:
-        raise UsageError(
-            f"{workspace.index_url} is no index: it has no {CATALOGUE}",
-            hint="publish a wheel first",
-        )
-    found = list(wheels(store))
-    tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in found})
-    made = pages.files(
-        with_tests(found, tests),
-        project=project,
-        words=lambda group, filename: words_of(workspace, group, filename),
-        root=public_url(workspace, ""),
-    )
-    # Pages are replaced under conditions, like those of the index.
-    check_store(store)
-    changed = pages.write(store, made)
-    where = public_url(workspace, "index.html")
-    line = f"{len(made)} files, {len(changed)} changed: {where}"
-    show.answer(args, {"files": len(made), "changed": changed, "where": where}, [line])
-    return 0

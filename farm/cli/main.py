@@ -8,6 +8,7 @@ take longer than some commands.
 import argparse
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -21,6 +22,7 @@ from farm.base.errors import EXITS, FarmError, UsageError, system_error
 from farm.base.interrupts import OutputClosed
 from farm.base.text import nearest
 from farm.cli import arguments, show
+from farm.cli.examples import EXAMPLES
 
 INTERRUPTED = 130
 
@@ -28,7 +30,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Build": {
         "init": "write a small project to start from: ci/, a recipe, a workflow",
         "recipe": "write a recipe from an sdist of the Python index or a folder, and add it to a "
-        "channel",
+        "channel, or remove one",
         "submit": "build, repair, verify, publish, install and smoke-test wheels",
         "plan": "show what would be built, what it costs, what was tested of it, and the origin "
         "of each value",
@@ -78,7 +80,7 @@ MODULES = {
     **dict.fromkeys(("submit", "build", "render", "retry", "dispatch", "smoke"), "builds"),
     **dict.fromkeys(("status", "logs", "cancel", "wait"), "runs"),
     **dict.fromkeys(("inspect", "repair", "verify"), "wheels"),
-    **dict.fromkeys(("publish", "index", "site"), "index"),
+    **dict.fromkeys(("publish", "index"), "index"),
     "completion": "main",
 }
 """The module of `farm.cli` that carries out a command, where it is not called like the command."""
@@ -87,14 +89,26 @@ TEXT_ONLY = ("index", "completion", "logs", "dispatch", "recipe", "report")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own.
 """
 
-EPILOG = "\n".join(
-    wrap(
-        f"exit codes: {', '.join(f'{int(code)} {text}' for code, text in EXITS.items())}.".replace(
-            "`", ""
-        ),
-        100,
-    )
-)
+MIN_WIDTH = 40
+MAX_WIDTH = 120
+"""Columns of help: a narrower terminal folds the lines itself, longer ones are hard to read."""
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Help as wide as the terminal; a text of several lines, such as examples, stays as it is."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=help_width(), max_help_position=28)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return "\n".join(indent + line for line in text.splitlines())
+        return super()._fill_text(text, width, indent)
+
+
+def help_width() -> int:
+    """The columns for help: those of the terminal, within bounds."""
+    return min(MAX_WIDTH, max(MIN_WIDTH, shutil.get_terminal_size().columns - 2))
 
 
 class Parser(argparse.ArgumentParser):
@@ -103,9 +117,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(
-            **given, allow_abbrev=False
-        )  # else `--with magma` would be `--without magma`
+        # Without abbreviations: else `--with magma` would be `--without magma`.
+        super().__init__(**{"formatter_class": HelpFormatter, **given}, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         self.words = [word.partition("=")[0] for word in args or () if word.startswith("--")]
@@ -184,7 +197,6 @@ def parser(
         description="Builds, repairs, verifies, publishes and smoke-tests PyTorch wheels for old "
         "hardware.",
         epilog=overview(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"farm {__version__}")
     text = "project folder (default: this folder or the nearest above it with ci/)"
@@ -198,7 +210,10 @@ def parser(
     for name in commands:
         what = COMMANDS[name]
         one = below.add_parser(
-            name, prog=f"farm {name}", description=what[0].upper() + what[1:] + "."
+            name,
+            prog=f"farm {name}",
+            description=what[0].upper() + what[1:] + ".",
+            epilog=examples_of(name),
         )
         if name not in TEXT_ONLY:
             one.add_argument(
@@ -215,12 +230,32 @@ def handler(name: str) -> Callable[[argparse.Namespace], int]:
     return cast(Callable[[argparse.Namespace], int], getattr(module, f"run_{name}"))
 
 
+def examples_of(name: str) -> str:
+    """The examples of a command, each with what it does on the line below."""
+    lines = ["examples:"]
+    for line, meaning in EXAMPLES[name]:
+        lines += [f"  $ {line}", f"      {meaning}"]
+    return "\n".join(lines)
+
+
 def overview() -> str:
     """The commands in their groups, and the exit codes."""
-    lines = []
+    width = help_width()
+    lines: list[str] = []
     for group, commands in GROUPS.items():
-        lines += [f"{group}:", *(f"  {name:<12}{text}" for name, text in commands.items()), ""]
-    return "\n".join([*lines, "`farm COMMAND --help` shows the options of a command.", "", EPILOG])
+        lines.append(f"{group}:")
+        for name, text in commands.items():
+            lines += wrap(text, width, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14)
+        lines.append("")
+    codes = ", ".join(f"{int(code)} {text}" for code, text in EXITS.items())
+    return "\n".join(
+        [
+            *lines,
+            *wrap("`farm COMMAND --help` shows the options of a command, and examples.", width),
+            "",
+            *wrap(f"exit codes: {codes}.".replace("`", ""), width),
+        ]
+    )
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:

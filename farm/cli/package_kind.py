@@ -166,8 +166,11 @@ class PackageKind:
             )
 
     def _is_rust(self, requires: set[str]) -> bool:
-        backend = any(need.lower().startswith(RUST_BACKENDS) for need in requires)
-        return backend or "Cargo.toml" in self.tree.names
+        if any(need.lower().startswith(RUST_BACKENDS) for need in requires):
+            return True
+        # zstandard's sdist has a crate beside its extension in C.
+        endings = {PurePosixPath(name).suffix for name in self.own_names}
+        return "Cargo.toml" in self.tree.names and not endings & {*HINTS["compiled"]} - {".rs"}
 
     def licence(self, metadata: Message) -> str:
         """The licence, in a few words: of the metadata, else of a licence file's first line."""

@@ -1,4 +1,4 @@
-"""`farm recipe new`: write a recipe from an sdist of the Python index or a folder.
+"""`farm recipe new` and `remove`: write a recipe from an sdist of the Python index or a folder.
 
 The sources are read and none of them is run: what `setup.py` decides while it runs is not known. So
 the recipe is a proposal, and the first `farm submit` shows what it lacks.
@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -44,6 +45,8 @@ def run_recipe(args: argparse.Namespace) -> int:
     """
     project, settings = project_of(args)
     use_project(project)
+    if args.action == "remove":
+        return _remove(project, args.source)
     channels = load_matrix(project)
     channel = channels.channels[_channel_name(project, args.channel)]
     python = channel.builds[0].variant.python
@@ -61,7 +64,7 @@ def run_recipe(args: argparse.Namespace) -> int:
     if target.parent.exists():
         raise UsageError(
             f"{target.parent} is already there: nothing was written",
-            hint="change it, or remove it first",
+            hint=f"change it, or `farm recipe remove {proposal.folder}` first",
         )
     text = proposal.recipe(_resolved(sorted(proposal.requires - {"torch"}), python)).encode()
     checked(target, text, Recipe)
@@ -252,6 +255,40 @@ def _channel_name(project: Path, name: str | None) -> str:
     raise UsageError(
         what, hint=f"--channel {' or '.join(map(str, own))}" if own else "farm init writes one"
     )
+
+
+def _remove(project: Path, name: str) -> int:
+    """Remove a recipe of the project, and its package from the channels that list it in one line."""
+    folder = project / "recipes" / name
+    if Path(name).name != name or not folder.is_dir():
+        known = [path.name for path in sorted((project / "recipes").glob("*/"))]
+        raise UsageError(
+            f"the project has no recipe {name!r}",
+            hint=f"it has {', '.join(known)}" if known else "it has none: recipes/ is empty",
+        )
+    matrix = project / "ci" / "matrix.yaml"
+    text = matrix.read_text(encoding="utf-8")
+    changed = _without_package(text, name)
+    if changed != text:
+        outputs.write(project, {matrix.relative_to(project): changed.encode()})
+    shutil.rmtree(folder)
+    show.say(f"removed {folder.relative_to(project)}")
+    if changed != text:
+        show.say(f"removed {name} from `packages` in ci/matrix.yaml")
+    if re.search(rf"\b{re.escape(name)}\b", changed):
+        show.note(f"farm: ci/matrix.yaml still names {name}: look at it")
+    return 0
+
+
+def _without_package(text: str, package: str) -> str:
+    """ci/matrix.yaml without a package in the lists that are written in one line."""
+
+    def shortened(match: re.Match[str]) -> str:
+        names = [name.strip() for name in match[2].split(",")]
+        left = [name for name in names if name.strip("'\"") != package]
+        return f"{match[1]}[{', '.join(left)}]"
+
+    return re.sub(r"^(    packages: )\[([^\]\n]*)\]", shortened, text, flags=re.MULTILINE)
 
 
 def _with_package(text: str, channel: str, package: str, torch: str | None) -> str | None:

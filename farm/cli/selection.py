@@ -12,6 +12,7 @@ from pathlib import Path
 from farm.base import resources
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.project import JOURNAL, find_project
+from farm.cli import show
 from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
@@ -128,7 +129,9 @@ def plans_of(args: argparse.Namespace) -> tuple[Path, Settings, list[Plan]]:
 
 
 def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Namespace]:
-    """The arguments for each build."""
+    """The arguments for each build; packages that are left out are named on standard error."""
+    for fault in load_matrix(project).faults:
+        show.note(f"farm: warning: {fault}")
     if args.all:
         if not args.channel or args.variant:
             raise UsageError(

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 GAP = 2
 SCREEN = 80
+MIN_PROSE = 30
+MAX_PROSE = 120
 LOG_WIDTH = 240
 """Columns where there is no terminal: a log is read unwrapped."""
 RIGHT = ("seconds", "took")
@@ -78,18 +80,26 @@ def say(text: object) -> None:
 
 
 def prose(text: str, hang: int = 2) -> None:
-    """A sentence on stdout, wrapped to `SCREEN` columns; commands to copy are lines of their own,
-    by `say`.
+    """Print a sentence, as wide as the terminal; `SCREEN` columns where there is none.
+
+    Commands to copy are lines of their own, by `say`.
     """
     indent = " " * (len(text) - len(text.lstrip()) + hang)
     lines = textwrap.wrap(
         plain(text),
-        SCREEN,
+        prose_width(),
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
     print("\n".join(lines))
+
+
+def prose_width() -> int:
+    """The columns for sentences: those of the terminal, but no more than can be read."""
+    if not sys.stdout.isatty():
+        return SCREEN
+    return min(MAX_PROSE, max(MIN_PROSE, shutil.get_terminal_size().columns))
 
 
 def note(text: str) -> None:

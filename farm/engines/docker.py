@@ -68,12 +68,15 @@ ERRORS = (
 
 
 def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.DockerClient:
-    """A client of the engine at `url`, else of the one that the command docker talks to; it waits
-    `timeout_s`.
+    """Connect to a Docker engine.
 
-    That is DOCKER_HOST's, else that of the current context (`docker context use`), which without
-    one is this machine's. NoRunnerError: no engine answers there, within `FIRST_S` to the first
-    question.
+    Args:
+        url: Its address. Without one it is the engine that the command docker talks to: that of
+            DOCKER_HOST, else of the current context (`docker context use`), else of this machine.
+        timeout_s: How long the client waits for an answer, after the first one.
+
+    Raises:
+        NoRunnerError: No engine answers there, or not within `FIRST_S` seconds.
     """
     address = where = url or ""
     try:
@@ -116,8 +119,10 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
 
 
 def describe() -> tuple[str, str, str]:
-    """System, version and machine of the engine that `connect` finds; NoRunnerError: none
-    answers.
+    """Return system, version and machine of the engine that `connect` finds.
+
+    Raises:
+        NoRunnerError: None answers.
     """
     client = connect()
     try:
@@ -132,9 +137,7 @@ def describe() -> tuple[str, str, str]:
 
 
 def _elsewhere_hint(address: str) -> str | None:
-    """The hint for an engine on another machine that does not answer; None: it is one of this
-    machine.
-    """
+    """Return the hint for an engine of another machine that does not answer, or None."""
     where = urlsplit(address)
     if where.scheme == "ssh":
         if ":" in where.netloc.rpartition("@")[2]:
@@ -156,9 +159,7 @@ def _elsewhere_hint(address: str) -> str | None:
 
 
 def _address(url: str | None) -> tuple[str, str]:
-    """Where an engine is, and how to call that place: with what chose it, where that was not the
-    caller.
-    """
+    """Return the address of an engine, and a name for it that says what chose it."""
     if url:
         return url, url
     if host := os.environ.get("DOCKER_HOST"):
@@ -182,7 +183,7 @@ def _run_ssh() -> None:
         from docker.transport.sshconn import SSHHTTPAdapter  # noqa: PLC0415 (it imports Paramiko)
     finally:
         if not hasattr(client, "SSHHTTPAdapter"):
-            sys.modules.pop("paramiko", None)  # whoever else asks for it is told the truth
+            sys.modules.pop("paramiko", None)  # other importers must not get the empty module
     # docker-py writes port 22 into an address without one, and ~/.ssh/config would not count.
     client.SSHHTTPAdapter = lambda url, *rest, **more: SSHHTTPAdapter(
         url.removesuffix(":22"), *rest, **more
@@ -190,7 +191,7 @@ def _run_ssh() -> None:
 
 
 def _of_context() -> str | None:
-    """The address of the context that the command docker uses; None: it has none of its own."""
+    """Return the address of the context that the command docker uses, or None."""
     name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
     context = ContextAPI.get_context(name)
     if context is None:
@@ -238,7 +239,7 @@ def _engine_error(error: Exception) -> InfrastructureError:
 
 
 def guard(call: Callable[P, T]) -> Callable[P, T]:
-    """Engine and transport errors become InfrastructureError."""
+    """Turn errors of the engine and the transport into InfrastructureError."""
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -251,7 +252,7 @@ def guard(call: Callable[P, T]) -> Callable[P, T]:
 
 @guard
 def machine_of(client: docker.DockerClient) -> str:
-    """The machine that an engine runs on, by the farm's name."""
+    """Return the machine that an engine runs on, by the farm's name."""
     return facts(DEFAULT).machine(str(client.info().get("Architecture")))
 
 
@@ -274,8 +275,8 @@ def _kernel_options(job: Job) -> dict[str, Any]:
 def system_of(client: docker.DockerClient) -> str:
     """Return the platform whose containers an engine runs, by the farm's name where it has one."""
     system = str(client.info().get("OSType"))
-    known = named(system)
-    return known.name if known else system
+    platform = named(system)
+    return platform.name if platform else system
 
 
 @guard
@@ -285,15 +286,13 @@ def host_version(client: docker.DockerClient) -> str:
 
 
 def _seconds(state: dict[str, Any]) -> float:
-    """How long a container ran."""
+    """Return for how many seconds a container ran."""
     began, ended = (datetime.fromisoformat(state[name]) for name in ("StartedAt", "FinishedAt"))
     return (ended - began).total_seconds()
 
 
 def _remove(container: Container) -> None:
-    """Removes a container, whatever runs in it, with its nameless volumes; someone else may be at
-    that as well.
-    """
+    """Remove a container and its nameless volumes; another controller may be doing the same."""
     try:
         container.remove(force=True, v=True)
     except docker.errors.NotFound:
@@ -308,7 +307,10 @@ _ON_SERVERS = tuple(name for name, one in PLATFORMS.items() if one.drive)
 
 
 class DockerEngine:
-    """See `farm.engines.base.Engine`. `limits` narrow what the engine's machine has."""
+    """One container a job; see `farm.engines.base.Engine`.
+
+    `cpus`, `memory` (bytes) and `disk` (bytes) limit what a job gets of the engine's machine.
+    """
 
     name = "docker"
     poll_s = 0.2
@@ -343,7 +345,7 @@ class DockerEngine:
 
     @guard
     def image_environment(self, image: str) -> dict[str, str]:
-        """The environment that an image gives its containers."""
+        """Return the environment that an image gives its containers."""
         entries = self.client.images.get(image).attrs["Config"]["Env"] or []
         return dict(entry.split("=", 1) for entry in entries)
 
@@ -352,9 +354,9 @@ class DockerEngine:
         # A controller that was killed before it wrote down the handle may have left a container of
         # this very attempt.
         if job.labels:
-            wanted = [f"{key}={value}" for key, value in job.labels.items()]
+            labels = [f"{key}={value}" for key, value in job.labels.items()]
             for old in self.client.containers.list(
-                all=True, filters={"label": wanted}, ignore_removed=True
+                all=True, filters={"label": labels}, ignore_removed=True
             ):
                 _remove(old)
         system = facts(job.platform)

@@ -23,7 +23,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +41,17 @@ from tuf.api.exceptions import (
     RepositoryError,
     UnsignedMetadataError,
 )
-from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
+from tuf.api.metadata import (
+    Delegations,
+    Metadata,
+    MetaFile,
+    Root,
+    Snapshot,
+    SuccinctRoles,
+    TargetFile,
+    Targets,
+    Timestamp,
+)
 from tuf.api.serialization import DeserializationError
 from tuf.ngclient import FetcherInterface, Updater
 
@@ -72,6 +82,11 @@ from farm.index.reader import ACCEPT_BROWSER, ACCEPT_PIP, HttpReader, Reader
 from farm.index.records import READERS, ForeignObjectError, foreign
 from farm.index.stores import SCRATCH, Store, Stored
 
+MAX_ROLE_BYTES = 5_000_000
+"""What TUF's client reads of one file (`tuf.ngclient.UpdaterConfig.targets_max_length`)."""
+WHEELS_PER_ROLE = 10_000
+"""One file of signatures names at most so many wheels, about 2 MB."""
+WHEEL_ROLE = "wheels"
 MAX_ROOTS = 256
 """As many rotations as TUF's client follows."""
 DAYS = 30
@@ -336,24 +351,56 @@ def _write(
     now: datetime,
     old: Stored | None,
 ) -> bool:
-    """Writes the three roles; False if somebody else signed meanwhile. Readers see them once the
-    last is there.
+    """Write the signatures; False if somebody else signed meanwhile.
+
+    Readers see them once the last file, the timestamp, is there.
     """
-    # One version for all three: they are written together, so none can be newer than another.
+    # One version for all: they are written together, so none can be newer than another.
     common: dict[str, Any] = {"version": version, "expires": now + timedelta(days=DAYS)}
-    roles: dict[str, Targets | Snapshot] = {
-        f"tuf/{version}.targets.json": Targets(**common, targets=targets),
-        f"tuf/{version}.snapshot.json": Snapshot(
-            **common, meta={"targets.json": MetaFile(version)}
-        ),
-    }
-    for key, role in roles.items():
-        if not store.create(key, _signed(role, signer), content_type="application/json"):
+    roles = _target_roles(targets, signer.public_key, common)
+    meta = {f"{name}.json": MetaFile(version) for name in roles}
+    files = {f"tuf/{version}.{name}.json": _signed(role, signer) for name, role in roles.items()}
+    files[f"tuf/{version}.snapshot.json"] = _signed(Snapshot(**common, meta=meta), signer)
+    for key, data in files.items():
+        if len(data) > MAX_ROLE_BYTES:
+            raise PublishRefusedError(
+                f"too much to sign: {key} would have {len(data)} bytes, and TUF's client reads "
+                f"{MAX_ROLE_BYTES}",
+                hint="nothing was written; split the index (about 25,000 pages or 2,500,000 wheels "
+                "are the limit)",
+            )
+    for key, data in files.items():
+        if not store.create(key, data, content_type="application/json"):
             return False
     timestamp = _signed(Timestamp(**common, snapshot_meta=MetaFile(version)), signer)
     return store.replace(
         TIMESTAMP, timestamp, old.etag if old else None, content_type="application/json"
     )
+
+
+def _target_roles(
+    targets: dict[str, TargetFile], key: Key, common: Mapping[str, Any]
+) -> dict[str, Targets]:
+    """The roles that sign the targets, by name.
+
+    One for all, or for many wheels one for the pages and further ones, to which it delegates the
+    wheels by the hash of their key.
+    """
+    wheels = {name: target for name, target in targets.items() if not is_page(name)}
+    if len(wheels) <= WHEELS_PER_ROLE:
+        return {Targets.type: Targets(**common, targets=targets)}
+    bits = min(8, (len(wheels) // WHEELS_PER_ROLE).bit_length())
+    delegated = SuccinctRoles([key.keyid], 1, bits, WHEEL_ROLE)
+    shares: dict[str, dict[str, TargetFile]] = {name: {} for name in delegated.get_roles()}
+    for name, target in wheels.items():
+        shares[delegated.get_role_for_target(name)][name] = target
+    top = Targets(
+        **common,
+        targets={name: target for name, target in targets.items() if is_page(name)},
+        delegations=Delegations({key.keyid: key}, succinct_roles=delegated),
+    )
+    roles = {name: Targets(**common, targets=share) for name, share in shares.items()}
+    return {Targets.type: top, **roles}
 
 
 def _signed(role: Root | Targets | Snapshot | Timestamp, *signers: CryptoSigner) -> bytes:
@@ -367,7 +414,8 @@ def _discard_older(store: Store, version: int) -> None:
     """Readers may still be at the signatures before these; what is older than those goes."""
     for key in list(store.list("tuf/")):
         number, _, role = key.removeprefix("tuf/").partition(".")
-        if role in {"targets.json", "snapshot.json"} and number.isdigit() and int(number) < version:
+        is_replaced = role.startswith(("targets.", "snapshot.", f"{WHEEL_ROLE}-"))
+        if is_replaced and number.isdigit() and int(number) < version:
             store.discard(key)
 
 
@@ -397,7 +445,16 @@ def verify_index(
             by.
     """
     with temporary_folder("farm-verify-") if state is None else nullcontext(state) as folder:
-        targets = _newest(reader, root, folder)
+        with _tuf_errors(reader) as fetcher:
+            updater = _updater(fetcher, root, folder)
+            targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
+        return _compare(reader, fetcher, updater, targets, wheels=wheels)
+
+
+def _compare(
+    reader: Reader, fetcher: "_Fetcher", updater: Updater, targets: Targets, *, wheels: bool
+) -> Verified:
+    """Compare the index with what was signed."""
     signed = time_of(targets)
     problems = list[str]()
     signed_pages = {key: target for key, target in targets.targets.items() if is_page(key)}
@@ -419,6 +476,13 @@ def verify_index(
         for key, page in zip(candidates, pool.map(reader.get, candidates), strict=True):
             if page is not None:
                 problems.append(f"{key}: no signature covers this page")
+        with _tuf_errors(reader, fetcher):
+            for key in _listed_wheels(data):
+                target = signed_files.get(key) or updater.get_targetinfo(key)
+                if target is None:
+                    problems.append(f"{key}: no signature covers this wheel")
+                else:
+                    signed_files[key] = target
         if isinstance(reader, HttpReader):
             asked = installer_pages(data)  # what differs is named above
             for lines in pool.map(lambda key: _seen_by_clients(reader, key, signed_pages), asked):
@@ -471,16 +535,34 @@ def _seen_by_clients(reader: HttpReader, key: str, signed: Mapping[str, TargetFi
     return problems
 
 
-def _newest(reader: Reader, root: bytes, folder: Path) -> Targets:
-    """The newest targets, as TUF's client gives them."""
-    fetcher = _Fetcher(reader)
+def _listed_wheels(pages: Mapping[str, bytes]) -> list[str]:
+    """Keys of the wheels on JSON pages."""
+    files = (
+        file
+        for key, data in pages.items()
+        if json_page_of(key)
+        for file in parse_page(data, key).files
+    )
+    return sorted({wheel_key(file.filename) for file in files})
+
+
+def _updater(fetcher: "_Fetcher", root: bytes, folder: Path) -> Updater:
+    """TUF's client, which has followed the keys to the newest targets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    updater = Updater(str(folder), f"{_BASE}tuf/", fetcher=fetcher, bootstrap=root)
+    updater.refresh()
+    return updater
+
+
+@contextmanager
+def _tuf_errors(reader: Reader, fetcher: "_Fetcher | None" = None) -> Iterator["_Fetcher"]:
+    """Say errors of TUF's client with the file and its address."""
+    fetcher = fetcher or _Fetcher(reader)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        Updater(str(folder), f"{_BASE}tuf/", fetcher=fetcher, bootstrap=root).refresh()
-        return Metadata[Targets].from_file(str(folder / "targets.json")).signed
+        yield fetcher
     except OSError as error:
         raise UsageError(
-            f"cannot keep records in {folder}: {error}", hint="XDG_STATE_HOME names another"
+            f"cannot keep what was verified: {error}", hint="XDG_STATE_HOME names another folder"
         ) from error
     except (RepositoryError, DownloadError, ValueError) as error:
         if isinstance(error.__cause__, FarmError):  # the server's failure, with its address

@@ -559,9 +559,10 @@ REQUIRED = ("packages", "platforms", "gpus", "cpus", "pythons", "toolkit", "cuda
 
 @dataclass(frozen=True)
 class Matrix:
-    """The channels in the order of the file."""
+    """The channels in the order of the file; `faults` says which packages were left out, and why."""
 
     channels: dict[str, Channel]
+    faults: tuple[str, ...] = ()
 
     def channel(self, name: str) -> Channel:
         """The channel called `name`. Raises UsageError: there is none; the nearest names are
@@ -664,8 +665,11 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
         # The project's channels come first: of two that fit, `default_channel` takes the first.
         written = {**written, **load(SHIPPED, MatrixText).channels, **written}
     channels = {}
+    faults: dict[str, str] = {}
     for name in written:
         merged = _merged(path, written, name)
+        if name in text.channels:
+            merged = _without_faulty(path, name, merged, faults)
         try:
             _check_complete(merged)
             channels[name] = Channel(name, merged)
@@ -683,7 +687,32 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
             raise UsageError(
                 f"{where(path, *loc)}: {'.'.join(map(str, loc))}{heir}: {error}"
             ) from error
-    return Matrix(channels)
+    return Matrix(channels, tuple(faults.values()))
+
+
+def _without_faulty(
+    path: Path, channel: str, text: ChannelText, faults: dict[str, str]
+) -> ChannelText:
+    """Leave out the packages whose recipe is gone or broken, so that the others can be built.
+
+    `faults` gets a line for each. Where no package is left, nothing is left out: the channel is
+    then refused with its fault.
+    """
+    packages = []
+    for package in text.packages:
+        name = text.recipe_of(package)
+        try:
+            recipe.recipe(name)
+        except UsageError as error:
+            what = str(error)
+            if name not in recipe.names():
+                what = f"{where(path, 'channels', channel, 'packages')}: no recipe for {package!r}"
+            faults[package] = f"{package} is left out: {what}"
+        else:
+            packages.append(package)
+    if not packages:
+        return text
+    return text.model_copy(update={"packages": packages})
 
 
 def _merged(

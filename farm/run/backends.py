@@ -419,22 +419,25 @@ def docker_runners(workspace: Workspace) -> dict[str, Runner]:
     }
 
 
-def card_machine(workspace: Workspace, plan: Plan) -> str | None:
-    """The Docker machine of `ci/runners.yaml` that has a card for the plan's wheel; None: this
-    machine tests it.
+def card_machines(workspace: Workspace, plan: Plan) -> dict[str, int]:
+    """Return the Docker machines of `ci/runners.yaml` that have a card for the plan's wheel.
+
+    Returns:
+        The number of cards by the machine's name; empty where this machine tests the wheel.
     """
+    if not plan.parsed_variant.sms:
+        return {}
     cuda = str(plan.options["cuda"]) if plan.options.get("cuda") else None
     stack = Stack(plan.recipe, plan.parsed_variant, plan.platform, cuda=cuda)
-    able = (
-        n
-        for n, r in docker_runners(workspace).items()
-        if r.url and r.gpus and not cannot_test(stack, r)
-    )
-    return next(able, None) if plan.parsed_variant.sms else None
+    machines = {}
+    for name, runner in docker_runners(workspace).items():
+        if runner.url and runner.gpus and not cannot_test(stack, runner):
+            machines[name] = len(runner.gpus)
+    return machines
 
 
 def open_card_machine(workspace: Workspace, name: str) -> Backend:
-    """The engine of a machine that `card_machine` names; NoRunnerError: it does not answer."""
+    """The engine of a machine that `card_machines` names; NoRunnerError: it does not answer."""
     return _docker(workspace, name, docker_runners(workspace)[name])
 
 

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -620,17 +621,42 @@ class Journal:
     def create_attempt(self, job_id: int, engine: str, runner: str) -> Attempt:
         """A new try, queued; `set_handle` follows when the engine has taken it."""
         with self._writing():
-            run_id = self._run_of(job_id)
-            cursor = self._db.execute(
-                "INSERT INTO attempts (job_id, engine, runner, state, why) VALUES (?, ?, ?, "
-                "'queued', ?)",
-                (job_id, engine, runner, "not yet submitted"),
-            )
-            attempt_id = int(cursor.lastrowid or 0)
-            self._append(
-                run_id, "attempt-created", {"engine": engine, "runner": runner}, job_id, attempt_id
-            )
-            return self._attempt(attempt_id)
+            return self._new_attempt(job_id, engine, runner)
+
+    def _new_attempt(self, job_id: int, engine: str, runner: str) -> Attempt:
+        run_id = self._run_of(job_id)
+        cursor = self._db.execute(
+            "INSERT INTO attempts (job_id, engine, runner, state, why) VALUES (?, ?, ?, 'queued', ?)",
+            (job_id, engine, runner, "not yet submitted"),
+        )
+        attempt_id = int(cursor.lastrowid or 0)
+        data = {"engine": engine, "runner": runner}
+        self._append(run_id, "attempt-created", data, job_id, attempt_id)
+        return self._attempt(attempt_id)
+
+    def tests_on_cards(self) -> Counter[str]:
+        """Count the smoke tests under way on each runner, by its name."""
+        return Counter(runner for runner, _ in self._open_tests())
+
+    def _open_tests(self) -> list[tuple[str, str]]:
+        """The runner and the run of each smoke test whose controller is not dead."""
+        query = """SELECT a.runner, r.id, r.owner, a.state FROM runs r JOIN jobs j ON j.run_id = r.id
+            JOIN attempts a ON a.job_id = j.id WHERE r.finished IS NULL AND j.kind = 'smoke'"""
+        return [
+            (row["runner"], row["id"])
+            for row in self._rows(query)
+            if row["state"] not in FINAL and not is_dead(Process.from_json(row["owner"]))
+        ]
+
+    def claim_card(self, job_id: int, engine: str, runner: str, cards: int) -> Attempt | None:
+        """Create an attempt of a smoke test on a runner, unless as many tests run as it has cards.
+
+        No other process can come between the count and the attempt.
+        """
+        with self._writing():
+            if self.tests_on_cards()[runner] >= cards:
+                return None
+            return self._new_attempt(job_id, engine, runner)
 
     def set_handle(self, attempt_id: int, handle: str) -> None:
         """Records what the engine calls the attempt: with it a later controller finds it again."""

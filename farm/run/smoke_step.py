@@ -8,7 +8,9 @@ from pathlib import Path
 
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError
 from farm.base.project import LOCAL
-from farm.run.backends import card_machine, engine_kind, open_card_machine, this_machine
+from farm.engines.base import FINAL
+from farm.run.backends import Backend, card_machines, engine_kind, this_machine
+from farm.run.card_machines import take_card
 from farm.run.journal import Result
 from farm.run.run_context import RunContext
 from farm.run.smoke import Elsewhere, SmokeOptions, smoke
@@ -30,17 +32,20 @@ class SmokeStep:
         version, where the wheel's file is not at hand.
         """
         run = self.context
+        self._end_abandoned_tests()
         job = run.journal.create_job(run.run.id, "smoke")
-        machine = None
-        if run.pieces is None:
-            machine = card_machine(run.workspace, run.plan)
-        attempt = run.journal.create_attempt(
-            job.id, "docker" if machine else "host", machine or LOCAL
-        )
-        run.journal.set_state(attempt.id, "running")
+        machines = {} if run.pieces is not None else card_machines(run.workspace, run.plan)
+        card: Backend | None = None
+        if machines:
+            attempt, card = take_card(run, job, machines)
+        else:
+            attempt = run.journal.create_attempt(job.id, "host", LOCAL)
         try:
+            run.journal.set_state(attempt.id, "running")
             with contextlib.ExitStack() as opened:
-                failed = self._test(requirement, source, filenames, self._place(machine, opened))
+                if card is not None:
+                    opened.enter_context(contextlib.closing(card))
+                failed = self._test(requirement, source, filenames, self._place(card))
         except (InfrastructureError, OSError) as error:
             # This machine is at fault, such as by a full disk: no test failed.
             run.journal.set_state(attempt.id, "lost", "infra", why=str(error))
@@ -55,6 +60,14 @@ class SmokeStep:
         run.journal.set_state(attempt.id, "done", result, why="; ".join(failed) or None)
         if failed:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {run.folder}/smoke*.json")
+
+    def _end_abandoned_tests(self) -> None:
+        """End the tests of an earlier controller of this run, which hold cards."""
+        journal = self.context.journal
+        for job in journal.jobs(self.context.run.id):
+            for attempt in job.attempts:
+                if job.kind == "smoke" and attempt.state not in FINAL:
+                    journal.set_state(attempt.id, "lost", "infra", why="its controller died")
 
     def _test(
         self,
@@ -75,19 +88,16 @@ class SmokeStep:
             run.workspace, run.plan, run.folder, run.outcomes, requirement, source, options
         )
 
-    def _place(self, machine: str | None, opened: contextlib.ExitStack) -> Elsewhere | None:
-        """Choose where the test runs.
+    def _place(self, card: Backend | None) -> Elsewhere | None:
+        """Choose where the test runs; `card`: the machine with a card that was taken.
 
         Returns:
             A job of a Docker machine with a card, or of the engine; None: this machine.
         """
         run = self.context
-        if machine:
-            backend = opened.enter_context(
-                contextlib.closing(open_card_machine(run.workspace, machine))
-            )
+        if card is not None:
             # Its image is another one.
-            return Elsewhere(backend.engine, run.toolchain(run.folder / "test", backend))
+            return Elsewhere(card.engine, run.toolchain(run.folder / "test", card))
         system, processor = this_machine()
         foreign = (system.facts.name, processor) != (run.plan.platform, run.plan.machine)
         unpacks = engine_kind(run.run.request.on).traits.unpacks

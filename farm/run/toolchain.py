@@ -15,7 +15,7 @@ from farm.base import processes, resources
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
 from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
-from farm.engines import images
+from farm.engines import base_images, emulators, images
 from farm.engines.base import Engine, Job
 from farm.engines.docker import ERRORS, ISOLATION, DockerEngine, host_version
 from farm.engines.slurm import SlurmEngine
@@ -164,7 +164,7 @@ def emulates(backend: Backend, plan: Plan) -> bool:
     """True if the engine emulates the plan's machine; NoRunnerError: it cannot, or makes images for
     a swarm.
     """
-    if backend.builder is None or not images.emulates(backend.builder, plan.machine):
+    if backend.builder is None or not emulators.emulates(backend.builder, plan.machine):
         return False
     if backend.swarm is not None:
         raise NoRunnerError(
@@ -244,7 +244,7 @@ def _image(
             "longer"
         )
     with outcomes.timed("image", watcher) as step, backend.lock:
-        base = images.base_image(
+        base = base_images.base_image(
             client,
             plan.base,
             catalog.debian_releases()[plan.base],
@@ -298,7 +298,7 @@ def _pulled_image(
     watcher = workspace.watcher
     bases = platform(plan.platform).container_bases(plan, host_version(client))
     with outcomes.timed("image", watcher) as step, backend.lock:
-        base = images.pulled_base(
+        base = base_images.pulled_base(
             client,
             bases,
             pull_timeout_s=workspace.settings.pull_timeout_s,

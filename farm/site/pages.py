@@ -8,6 +8,7 @@ Everything is escaped, and each page is whole in one file. The data of the page'
 import base64
 import hashlib
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +18,11 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import jinja2
 from markupsafe import Markup
+from packaging.version import Version
 
 from farm import catalog
 from farm.base.errors import FarmError, InfrastructureError
@@ -40,6 +42,9 @@ SCRIPTS = ("cards.js", "paste.js", "answers.js", "page.js")
 """The program of the page's search, in the order in which its parts need each other."""
 TRIES = 5
 TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
+BUILDABLE = "buildable.html"
+FIRST = frozenset({"torch"})
+"""Projects at the head of lists: what the others are helpers of."""
 LIMIT = 6
 """Builds of a card in the data: for an old driver some of the first three may be none."""
 
@@ -49,24 +54,52 @@ Words = Callable[[str, str], tuple[str, ...]]
 
 
 def files(
-    there: Sequence[Wheel], *, project: Path | None, words: Words, root: str
+    there: Sequence[Wheel],
+    *,
+    project: Path | None,
+    words: Words,
+    root: str,
+    projects: Iterable[str] = (),
 ) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same bytes.
 
-    `there`: the index's wheels, newest first. `project`: that whose channels could be built.
-    `root`: the address of the index's root, ending in a slash.
+    Args:
+        there: The index's wheels, newest first.
+        project: The project whose channels could be built.
+        words: What `pip install` is given for a wheel of a group.
+        root: The address of the index's root, ending in a slash.
+        projects: All projects that the index ever had: one without wheels has an empty page.
     """
-    made: dict[str, bytes] = {}
+    pages_by_key = project_files(there, words=words, projects=projects)
     channels, evidence = _offered(project)
     facts = data(project, there, words)
-    made["index.html"] = index_page(facts, there, channels, evidence, root).encode()
-    for name, found in of_project(there).items():
-        made[f"project/{name}.html"] = project_page(name, found, words).encode()
-    made[KEY] = render(
+    pages_by_key["index.html"] = index_page(facts, there, root).encode()
+    pages_by_key[BUILDABLE] = buildable_page(channels, evidence).encode()
+    pages_by_key["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
+    return pages_by_key
+
+
+def project_files(
+    there: Sequence[Wheel], *, words: Words, projects: Iterable[str]
+) -> dict[str, bytes]:
+    """The files that follow from the index's wheels alone: a page of each project, and what was
+    tested.
+    """
+    wheels = {name: list[Wheel]() for name in projects} | of_project(there)
+    pages_by_key = {
+        f"project/{name}.html": project_page(name, wheels[name], words).encode()
+        for name in sorted(wheels)
+    }
+    pages_by_key[KEY] = render(
         {wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None}
     )
-    made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
-    return made
+    return pages_by_key
+
+
+def installable_files(page: bytes) -> set[str]:
+    """The wheels to which a project's page leads."""
+    links = re.findall(rb'href="\.\./whl/files/([^"#]+)"', page)
+    return {unquote(link.decode("utf-8", "replace")) for link in links}
 
 
 def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
@@ -95,11 +128,11 @@ def write(store: Store, made: Mapping[str, bytes]) -> list[str]:
 def _put(store: Store, key: str, data: bytes) -> bool:
     content_type = TYPES[Path(key).suffix]
     for _ in range(TRIES):
-        there = store.get(key)
-        if there is not None and there.data == data:
+        stored = store.get(key)
+        if stored is not None and stored.data == data:
             return False
         # Only where it is still what was read: someone else may build the site at the same time.
-        if store.replace(key, data, there.etag if there else None, content_type=content_type):
+        if store.replace(key, data, stored.etag if stored else None, content_type=content_type):
             return True
     raise InfrastructureError(
         f"{key}: another process keeps writing it", hint="run `farm site build` again"
@@ -116,16 +149,16 @@ class Inline(NamedTuple):
 @cache
 def _environment() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(TEMPLATES)
-    made = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
-    made.globals |= {"css": _inline("site.css"), "states": STATES}
-    return made
+    templates.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
+    templates.globals |= {"css": _inline("site.css"), "states": STATES}
+    return templates
 
 
 @cache
@@ -146,46 +179,35 @@ def embedded(data: Mapping[str, Any]) -> Markup:
 
 
 def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:
-    """The wheels by project, in the order of names; of each the newest first."""
-    return {
-        name: [*found]
-        for name, found in groupby(
-            sorted(there, key=lambda each: each.project), lambda each: each.project
-        )
-    }
+    """The wheels by project, torch first; of each project the newest first."""
+    wheels: dict[str, list[Wheel]] = {}
+    for wheel in sorted(there, key=lambda wheel: (wheel.project not in FIRST, wheel.project)):
+        wheels.setdefault(wheel.project, []).append(wheel)
+    return wheels
 
 
-def index_page(
-    data: Mapping[str, Any],
-    there: Sequence[Wheel],
-    channels: Iterable[Channel],
-    evidence: Evidence,
-    root: str,
-) -> str:
-    """Published wheels by project and by group; then what could be built."""
-    projects = [
-        {
-            "name": name,
-            "newest": next(
-                (wheel.version for wheel in found if wheel.withdrawn is None), "all withdrawn"
-            ),
-            "versions": len({wheel.version for wheel in found}),
-            "wheels": len(found),
-            "groups": len({group for wheel in found for group in wheel.groups}),
-            "checked": sum(wheel.report is not None for wheel in found),
-            "date": max(wheel.uploaded for wheel in found)[:10],
-        }
-        for name, found in of_project(there).items()
-    ]
-    named: dict[str, list[str]] = {}
+def newest_version(wheels: Iterable[Wheel]) -> str:
+    """The version that pip takes: the newest that is no pre-release, or the newest of these.
+
+    Returns:
+        It; empty if all are withdrawn.
+    """
+    versions = [Version(wheel.version) for wheel in wheels if wheel.withdrawn is None]
+    releases = [version for version in versions if not version.is_prerelease]
+    return str(max(releases or versions, default=""))
+
+
+def index_page(data: Mapping[str, Any], there: Sequence[Wheel], root: str) -> str:
+    """Published wheels by project and by group."""
+    projects = [_project_row(name, wheels) for name, wheels in of_project(there).items()]
+    projects_by_group: dict[str, list[str]] = {}
     for wheel in there:
         for group in wheel.groups:
-            named.setdefault(group, []).append(wheel.project)
+            projects_by_group.setdefault(group, []).append(wheel.project)
     groups = [
         (group, _meaning(group), len(names), sorted({*names}))
-        for group, names in sorted(named.items())
+        for group, names in sorted(projects_by_group.items())
     ]
-    offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
     template = _environment().get_template("index.html")
     return template.render(
         data=embedded(data),
@@ -193,14 +215,46 @@ def index_page(
         projects=projects,
         groups=groups,
         wheels=len(there),
-        channels=sorted(offered, key=lambda pair: not pair[1]),
         root=root,
     )
 
 
+def _project_row(name: str, wheels: Sequence[Wheel]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "newest": newest_version(wheels) or "all withdrawn",
+        "versions": len({wheel.version for wheel in wheels}),
+        "wheels": len(wheels),
+        "groups": len({group for wheel in wheels for group in wheel.groups}),
+        "checked": sum(wheel.report is not None for wheel in wheels),
+        "date": max(wheel.uploaded for wheel in wheels)[:10],
+    }
+
+
+def buildable_page(channels: Iterable[Channel], evidence: Evidence) -> str:
+    """What could be built, by GPU: builds that were tested, then channels without one."""
+    offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
+    by_gpu: dict[str, list[tuple[Channel, str]]] = {}
+    for channel, tested in sorted(offered, key=lambda pair: not pair[1]):
+        for gpu in channel.gpus:
+            by_gpu.setdefault(gpu, []).append((channel, tested))
+    architectures = catalog.architectures().architectures
+    order = ["cpu", *architectures]
+    gpus = []
+    for gpu in sorted(by_gpu, key=lambda gpu: order.index(gpu) if gpu in order else len(order)):
+        card = architectures.get(gpu)
+        title = f"{card.name}, {card.example}" if card else _meaning(gpu)
+        tested_channels = [pair for pair in by_gpu[gpu] if pair[1]]
+        others = [pair for pair in by_gpu[gpu] if not pair[1]]
+        gpus.append((gpu, title, tested_channels, others))
+    return _environment().get_template("buildable.html").render(gpus=gpus)
+
+
 def _tested(evidence: Evidence, channel: str) -> str:
-    found = {wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")}
-    return "; ".join(f"{variant}: {state}" for variant, state in found.items())
+    states_by_variant = {
+        wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")
+    }
+    return "; ".join(f"{variant}: {state}" for variant, state in states_by_variant.items())
 
 
 def _meaning(group: str) -> str:
@@ -221,9 +275,9 @@ def project_page(name: str, found: Sequence[Wheel], words: Words) -> str:
     """
     versions = []
     for version, files in groupby(found, key=lambda wheel: wheel.version):
-        listed = list(files)
-        lines = _install_lines(listed, words)
-        versions.append((version, listed, lines))
+        version_files = list(files)
+        lines = _install_lines(version_files, words)
+        versions.append((version, version_files, lines))
     template = _environment().get_template("project.html")
     return template.render(
         name=name, versions=versions, count=len(found), place=wheel_place, record=record_key
@@ -295,7 +349,7 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
     Release, CUDA, how far it was proved, words, the first driver that runs it, what the official
     wheel has beside it.
     """
-    found: dict[str, dict[str, list[list[str]]]] = {}
+    rows: dict[str, dict[str, list[list[str]]]] = {}
     for place in official.PLATFORMS:
         for name in catalog.architectures().architectures:
             sm = int(name.removeprefix("sm"))
@@ -306,8 +360,8 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
             ):  # a matrix that cannot be read: the rest of the page stands without it
                 return {}
             if builds:
-                found.setdefault(place, {})[str(sm)] = [_row(each) for each in builds]
-    return found
+                rows.setdefault(place, {})[str(sm)] = [_row(build) for build in builds]
+    return rows
 
 
 def _row(own: FarmBuild) -> list[str]:

@@ -21,7 +21,7 @@ from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model, load
 from farm.smoke.environment import find_python, probe_environment
 from farm.wheel.archive import Archive
-from farm.wheel.checks.cpu import died_when_loaded
+from farm.wheel.checks.cpu import died_at_exit, died_when_loaded
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.needs import installed_path
@@ -133,25 +133,58 @@ def emulate(
         and library.kind == "shared"
         and not library.interpreter
     ]
-    libraries = list(map(installed_path, members))
-    outcomes: dict[str, str | int] = {}
-    words: dict[str, str] = {}
     with temporary_folder("farm-emulate-") as folder:
         root = folder / "site"
         _unpack(wheel, root)
-        start = 0
-        for _ in range(_MAX_STARTS):
-            if start == len(libraries):  # the last one ended its process, or there is none
+        loading = _Loading(command, root, folder)
+        outcomes = _load_all(loading, members)
+    return _with(report, model.name, members, outcomes)
+
+
+@dataclass
+class _Outcomes:
+    """What became of members: `loaded`, a reason, or the signal that ended the process."""
+
+    of: dict[str, str | int]
+    last_words: dict[str, str]  # the last line of a process that ended so
+    at_exit: str | None = None  # the member that ended the process at its exit; empty: some member
+
+
+def _load_all(loading: "_Loading", members: list[str]) -> _Outcomes:
+    """Load members one after the other, in a new process behind each that ends its process."""
+    outcomes = _Outcomes({}, {})
+    start = 0
+    for _ in range(_MAX_STARTS):
+        if start == len(members):  # the last one ended its process, or there is none
+            break
+        seen, end, last_line = loading.load(members[start:])
+        reached_exit = seen.pop(len(members) - start, None) is not None
+        outcomes.of |= {members[start + number]: text for number, text in seen.items()}
+        # Other ends of a process that leaves are no matter of the CPU.
+        if reached_exit:
+            if end == signal.SIGILL:
+                outcomes.at_exit = _culprit_at_exit(loading, members[start:])
+            break
+        if end is None:
+            break
+        last = start + max(seen, default=0)
+        outcomes.of[members[last]] = end
+        outcomes.last_words[members[last]] = last_line
+        start = last + 1
+    return outcomes
+
+
+def _culprit_at_exit(loading: "_Loading", members: list[str]) -> str:
+    """The member whose exit ends the process, by halves; empty where no one does so alone."""
+    while len(members) > 1:
+        middle = len(members) // 2
+        for half in (members[:middle], members[middle:]):
+            if loading.load(half)[1] == signal.SIGILL:
+                members = half
                 break
-            seen, end, last_line = _load(command, root, libraries, start, folder)
-            outcomes |= {members[number]: text for number, text in seen.items()}
-            if end is None:
-                break
-            last = max(seen, default=start)
-            outcomes[members[last]] = end
-            words[members[last]] = last_line
-            start = last + 1
-    return _with(report, model.name, members, outcomes, words)
+        else:
+            return ""
+    return members[0]
 
 
 def _python(wheel: Path) -> Path:
@@ -163,12 +196,12 @@ def _python(wheel: Path) -> Path:
     if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
         return Path(sys.executable)
     names = sorted({python_of(python, abi) for python, abi, _ in rows})
-    found = next((path for name in names if (path := find_python(name))), None)
-    if found is None:
+    interpreter = next((path for name in names if (path := find_python(name))), None)
+    if interpreter is None:
         raise InfrastructureError(
             f"no Python of {' or '.join(names)} is here", hint="put one on the PATH"
         )
-    return found
+    return interpreter
 
 
 def _unpack(wheel: Path, root: Path) -> None:
@@ -184,77 +217,88 @@ def _unpack(wheel: Path, root: Path) -> None:
                     file.writelines(archive.chunks(name))
 
 
-def _load(
-    command: list[str], root: Path, libraries: list[str], start: int, folder: Path
-) -> tuple[dict[int, str], str | int | None, str]:
-    """Load the libraries from `start` on in one process.
+@dataclass(frozen=True)
+class _Loading:
+    """Processes that load members of an unpacked wheel.
 
-    Returns:
-        By number, what became of each that was begun; the signal or the reason that ended the
-        process at the last of them, None where it came to its end; and the last line that it wrote
-        to stderr.
+    Attributes:
+        command: A Python, on an emulated CPU.
+        root: Where the wheel is unpacked.
+        folder: For files of the processes.
     """
-    output = folder / "loaded"
-    output.write_bytes(b"")
-    arguments = ["-I", str(_PROGRAM), str(root), str(start), str(output), *libraries]
-    errors = folder / "stderr"
-    with (
-        errors.open("wb") as stderr,
-        subprocess.Popen(
-            [*command, *arguments],
-            cwd=folder,
-            env=probe_environment(folder),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-        ) as child,
-    ):
-        try:
-            code: int | None = child.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            code = None
-            os.killpg(child.pid, signal.SIGKILL)
-    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-    seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
-    with errors.open("rb") as written:
-        written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
-        last_line = (
-            written.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:_LAST_WORDS]
-        )
-    if code is None:
-        return seen, f"not loaded within {_LIMIT_S} s", last_line
-    # qemu ends itself by the signal that ended the program.
-    return seen, -code if code < 0 else None, last_line
+
+    command: list[str]
+    root: Path
+    folder: Path
+
+    def load(self, members: list[str]) -> tuple[dict[int, str], int | str | None, str]:
+        """Load members in one process, which then exits.
+
+        Returns:
+            By number, what became of each that was begun, and of the exit as the one behind the
+            last; the signal or the reason that ended the process, None where it came to its end;
+            and the last line that it wrote to stderr.
+        """
+        output = self.folder / "loaded"
+        output.write_bytes(b"")
+        libraries = list(map(installed_path, members))
+        arguments = ["-I", str(_PROGRAM), str(self.root), str(output), *libraries]
+        errors = self.folder / "stderr"
+        with (
+            errors.open("wb") as stderr,
+            subprocess.Popen(
+                [*self.command, *arguments],
+                cwd=self.folder,
+                env=probe_environment(self.folder),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            ) as child,
+        ):
+            try:
+                code: int | None = child.wait(_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                code = None
+                os.killpg(child.pid, signal.SIGKILL)
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+        seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+        with errors.open("rb") as written:
+            written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
+            text = written.read().decode("utf-8", "replace")
+        last_line = text.strip().rpartition("\n")[2][:_LAST_WORDS]
+        if code is None:
+            return seen, f"not loaded within {_LIMIT_S} s", last_line
+        # qemu ends itself by the signal that ended the program.
+        return seen, -code if code < 0 else None, last_line
 
 
-def _with(
-    report: Report,
-    model: str,
-    members: list[str],
-    outcomes: dict[str, str | int],
-    words: dict[str, str],
-) -> Report:
+def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -> Report:
     level = report.policy.cpu
-    died = {path: end for path, end in outcomes.items() if isinstance(end, int)}
-    others = [path for path in members if path not in died and outcomes.get(path) != "loaded"]
-    findings = [
-        died_when_loaded(path, model, signal.Signals(number).name, words.get(path, ""), level)
-        for path, number in died.items()
+    died = {path: end for path, end in outcomes.of.items() if isinstance(end, int)}
+    not_loaded = [
+        path for path in members if path not in died and outcomes.of.get(path) != "loaded"
     ]
-    seen = (
-        f"emulated: {len(members) - len(died) - len(others)} of {len(members)} libraries "
-        f"loaded on {model}"
-    )
-    if others:
-        seen += f", {others[0]} not ({outcomes.get(others[0], 'not begun')})"
+    findings = []
+    for path, number in died.items():
+        name = signal.Signals(number).name
+        words = outcomes.last_words.get(path, "")
+        findings.append(died_when_loaded(path, model, name, words, level))
+    if outcomes.at_exit is not None:
+        findings.append(died_at_exit(outcomes.at_exit, model, level))
+    loaded = len(members) - len(died) - len(not_loaded)
+    summary = f"emulated: {loaded} of {len(members)} libraries loaded on {model}"
+    if not_loaded:
+        summary += f", {not_loaded[0]} not ({outcomes.of.get(not_loaded[0], 'not begun')})"
     check = report.check("cpu")
     new = Check(
         id="cpu",
         status="failed" if findings or check.status == "failed" else "passed",
         findings=(*check.findings, *findings),
         note=check.note,
-        undecided=tuple(path for path in check.undecided if path in others or path not in members),
-        emulated=seen,
+        undecided=tuple(
+            path for path in check.undecided if path in not_loaded or path not in members
+        ),
+        emulated=summary,
     )
     return report.replaced(new)

@@ -1,6 +1,7 @@
-"""Loads the libraries of a wheel one by one: `load_each.py ROOT START OUTPUT LIBRARY...`.
+"""Loads the libraries of a wheel one by one: `load_each.py ROOT OUTPUT LIBRARY...`.
 
 The number of each is written before it is loaded, so that the last one is what killed the process.
+Behind the last one the process ends as Python does, with what libraries run at exit.
 A module is imported as its users do; where its package cannot be imported (a dependency is not
 there), by itself.
 """
@@ -8,7 +9,6 @@ there), by itself.
 import ctypes
 import importlib.machinery
 import importlib.util
-import os
 import sys
 from pathlib import Path
 
@@ -28,10 +28,10 @@ def _load(file: Path, path: str) -> None:
 
 
 if __name__ == "__main__":
-    root, start, output = sys.argv[1:4]
+    root, output, *libraries = sys.argv[1:]
     sys.path.insert(0, root)
     with Path(output).open("w", buffering=1, encoding="utf-8") as out:
-        for number, path in list(enumerate(sys.argv[4:]))[int(start) :]:
+        for number, path in enumerate(libraries):
             print(number, "load", file=out)
             try:
                 _load(Path(root, path), path)
@@ -44,4 +44,4 @@ if __name__ == "__main__":
                     str(error).partition("\n")[0][:200],
                     file=out,
                 )
-        os._exit(0)  # no destructor of a library runs
+        print(len(libraries), "exit", file=out)

@@ -1,17 +1,13 @@
 """The libraries of a wheel, ELF or PE: the facts of each, read in one pass with the hash of every
 file.
-
-A library that chooses its code at run time may need more than the level in a function that another
-one calls when it is loaded. So where a library calls functions of such a one, by the names that the
-loader binds, they are followed there (`follow_calls`); all of them, where it asks for functions by
-name at run time. What cannot be followed, or needs more, leaves the caller's import open: a
-question to the CPU may stand before it.
 """
 
+import os
 import posixpath
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
@@ -144,14 +140,13 @@ def magics(name: str) -> tuple[bytes, ...]:
 class Code(NamedTuple):
     """A question about machine code: what does it need beyond `level`?
 
-    `on_load`: only what runs on loading counts. `chosen`: functions that are chosen at run time,
-    whose code may need more (ELF). `called`: functions that other libraries call on loading.
+    `on_load`: only what runs on loading, or at exit, counts. `chosen`: functions that are chosen at
+    run time, whose code may need more (ELF).
     """
 
     level: str
     on_load: bool = False
     chosen: Chosen | None = None
-    called: Collection[str] = ()
 
 
 def read_library(
@@ -275,7 +270,7 @@ def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
     chosen = code.chosen if isinstance(file, Elf) else None
     sweep = cache(lambda: scan_isa(data, file, level, None if on_load else chosen))
     if on_load or chosen:
-        scan = scan_starts(data, file, level, code.called)
+        scan = scan_starts(data, file, level)
     else:
         scan = None
     open_ends = scan.open_ends if scan else 0
@@ -307,6 +302,8 @@ def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
     )
 
 
+_MAX_THREADS = 4  # each keeps a member of up to 16 MiB in memory
+_BATCH = 4 << 20  # bytes
 _MAX_LIBRARIES = 5000  # the largest known wheels hold some hundred
 
 
@@ -358,26 +355,83 @@ def read_contents(
     libraries: list[Library] = []
     symbols: dict[str, Symbols | DllSymbols] = {}
     dispatching: list[str] = []
-    for name, entry in archive.members.items():
-        if entry.is_dir:
-            continue
-        with _disk(archive, name), archive.content(name, magics(name)) as (sha256, data):
-            files[name] = sha256, entry.size
-            if data is None:
-                continue
-            if with_symbols:
-                symbols[name] = symbols_of(data)
-            code = code_of(name)
-            if code and (code.on_load or code.chosen):
-                dispatching.append(name)
-            libraries.append(read_library(name, sha256, data, code, device=device))
-            if len(libraries) > _MAX_LIBRARIES:
-                raise VerificationFailedError(
-                    f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected"
-                )
+
+    def read_batch(names: list[str]) -> list[_Member]:
+        return [
+            _read_member(archive, name, code_of(name), with_symbols=with_symbols, device=device)
+            for name in names
+        ]
+
+    # Unpacking and hashing release the interpreter's lock.
+    with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, _MAX_THREADS)) as threads:
+        batches = [threads.submit(read_batch, names) for names in _batches(archive)]
+        try:
+            for batch in batches:
+                for member in batch.result():
+                    files[member.name] = member.sha256, member.size
+                    if member.library is not None:
+                        libraries.append(member.library)
+                    if member.symbols is not None:
+                        symbols[member.name] = member.symbols
+                    if member.chooses_code:
+                        dispatching.append(member.name)
+                if len(libraries) > _MAX_LIBRARIES:
+                    raise VerificationFailedError(
+                        f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected"
+                    )
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
     return Contents(
         files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatching)
     )
+
+
+class _Member(NamedTuple):
+    """A member that was read."""
+
+    name: str
+    sha256: str
+    size: int
+    library: Library | None = None
+    symbols: Symbols | DllSymbols | None = None
+    chooses_code: bool = False
+
+
+def _batches(archive: Archive) -> Iterator[list[str]]:
+    """The files of a wheel in their order, small ones together: a task for each would cost more
+    than reading them.
+    """
+    batch: list[str] = []
+    size = 0
+    for name, entry in archive.members.items():
+        if entry.is_dir:
+            continue
+        batch.append(name)
+        size += entry.size
+        if size >= _BATCH:
+            yield batch
+            batch = []
+            size = 0
+    if batch:
+        yield batch
+
+
+def _read_member(
+    archive: Archive, name: str, code: Code | None, *, with_symbols: bool, device: bool
+) -> _Member:
+    size = archive.members[name].size
+    with _disk(archive, name), archive.content(name, magics(name)) as (sha256, data):
+        if data is None:
+            return _Member(name, sha256, size)
+        return _Member(
+            name,
+            sha256,
+            size,
+            library=read_library(name, sha256, data, code, device=device),
+            symbols=symbols_of(data) if with_symbols else None,
+            chooses_code=code is not None and (code.on_load or code.chosen is not None),
+        )
 
 
 @contextmanager
@@ -397,105 +451,46 @@ def _disk(archive: Archive, name: str) -> Iterator[None]:
 _BY_NAME = frozenset({"dlsym", "dlvsym", "GetProcAddress"})
 
 
-class _Calls:
-    """Calls from one library of a wheel into another while it is imported.
+def with_open_calls(archive: Archive, contents: Contents) -> tuple[Library, ...]:
+    """The libraries, with one open end more for each that may call into one that chooses its code.
 
-    `seen`: what runs on loading, by member; `callees`: the functions that other libraries call
-    then. `dispatching`: the members that choose code at run time.
+    A library that chooses its code at run time may need more than the level in a function that
+    another one calls when it is loaded. Emulation shows whether it does.
     """
+    exports = {
+        path: _short(contents.symbols[path].exports)
+        for path in contents.dispatching
+        if path in contents.symbols
+    }
+    libraries = []
+    for library in contents.libraries:
+        code = library.instructions
+        others = [names for path, names in exports.items() if path != library.path]
+        if code is not None and others and library.path in contents.symbols:
+            taken = _taken(contents.symbols[library.path])
+            by_name = bool(taken & _BY_NAME) and _calls_by_name(archive, library, code)
+            if by_name or any(taken & names for names in others):
+                code = code._replace(open_ends=code.open_ends + 1)
+        libraries.append(library._replace(instructions=code))
+    return tuple(libraries)
 
-    def __init__(self, archive: Archive, contents: Contents) -> None:
-        self.archive = archive
-        self.symbols = contents.symbols
-        self.seen = {
-            library.path: library.instructions
-            for library in contents.libraries
-            if library.instructions
-        }
-        self.gives = {
-            path: _short(own.exports)
-            for path, own in self.symbols.items()
-            if path in contents.dispatching and path in self.seen
-        }
-        self.callees: dict[str, frozenset[str]] = {}
-        self.callers: dict[str, set[str]] = {}
 
-    def undecided(self) -> set[str]:
-        """The members that call, themselves or through others, what cannot be decided."""
-        waiting = list(self.seen)
-        while waiting:
-            waiting += self._enter(waiting.pop())
-        found: set[str] = set()
-        open_ = [path for path in self.callees if self.seen[path].open_ends]
-        while open_:
-            new = self.callers.get(open_.pop(), set()) - found
-            found |= new
-            open_ += new
-        return found
+def _calls_by_name(archive: Archive, library: Library, code: Instructions) -> bool:
+    """True if a library may ask for a function by its name when it is loaded."""
+    if code.starts is None:  # its whole code keeps to the level, so it was not followed
+        question = Code(code.level, on_load=True)
+        with archive.content(library.path, magics(library.path)) as (_, data):
+            again = read_library(library.path, "", data or b"", question, device=False)
+        code = again.instructions or code
+    return code.calls is None or bool(code.calls & _BY_NAME)
 
-    def _enter(self, path: str) -> list[str]:
-        """Follow what a library calls in the others; those that are entered at functions that are
-        new.
-        """
-        entered = []
-        for other, given in self.gives.items():
-            if other != path:
-                called = given & self._called(path, given)
-            else:
-                called = frozenset()
-            if not called:
-                continue
-            self.callers.setdefault(other, set()).add(path)
-            new = called - self.callees.get(other, frozenset())
-            self.callees[other] = self.callees.get(other, frozenset()) | new
-            # One that is open already stays so: a large library is not read again and again.
-            if new and not self.seen[other].open_ends:
-                self.seen[other] = self._scan(other, self.callees[other])
-                entered.append(other)
-        return entered
 
-    def _called(self, path: str, given: frozenset[str]) -> frozenset[str]:
-        """The functions that a library calls on loading; all that it takes where that is not
-        known.
-        """
-        calls = self.seen[path].calls
-        if (
-            calls is None
-            and path in self.symbols
-            and (taken := _taken(self.symbols[path])) & (given | _BY_NAME)
-        ):
-            if (
-                self.seen[path].starts is None
-            ):  # its whole code keeps to the level, so it was not followed
-                self.seen[path] = self._scan(path, ())
-            calls = self.seen[path].calls or taken
-        return given if calls and calls & _BY_NAME else calls or frozenset()
-
-    def _scan(self, path: str, called: Collection[str]) -> Instructions:
-        with self.archive.content(path, magics(path)) as (_, data):
-            code = Code(self.seen[path].level, on_load=True, called=called)
-            return (
-                read_library(path, "", data or b"", code, device=False).instructions
-                or self.seen[path]
-            )
+def _taken(symbols: Symbols | DllSymbols) -> frozenset[str]:
+    """The names that a library takes from others."""
+    if isinstance(symbols, Symbols):
+        return _short(symbols.undefined)
+    return _short(chain(*symbols.imports.values()))
 
 
 def _short(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name[:LONGEST_NAME] for name in names)
-
-
-def _taken(symbols: Symbols | DllSymbols) -> frozenset[str]:
-    return _short(
-        symbols.undefined if isinstance(symbols, Symbols) else chain(*symbols.imports.values())
-    )
-
-
-def follow_calls(archive: Archive, contents: Contents) -> tuple[Library, ...]:
-    """The libraries, with one open end more for each whose import is undecided in another one."""
-    undecided = _Calls(archive, contents).undecided()
-    return tuple(
-        library._replace(instructions=each._replace(open_ends=each.open_ends + 1))
-        if library.path in undecided and (each := library.instructions)
-        else library
-        for library in contents.libraries
-    )

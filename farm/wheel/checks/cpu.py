@@ -59,7 +59,7 @@ def _beyond(path: str, code: Instructions, level: str) -> Iterator[Finding]:
         at = ", ".join(places)
         what = f"{count} instructions need {feature}, first at {at}"
         if code.starts is not None:
-            what = f"{count} instructions run on loading need {feature}, first at {at}"
+            what = f"{count} instructions run on loading or at exit need {feature}, first at {at}"
             yield _on_load(path, what, level)
         elif asks_the_cpu:
             yield _known_to_ask(path, what, level, pattern)
@@ -152,4 +152,22 @@ def died_when_loaded(
         why=f"on a CPU of level {level} the import dies so",
         fix="compile what runs on loading without the kernels' flags: initialisers, resolvers, "
         "PyInit functions",
+    )
+
+
+def died_at_exit(where: str, model: str, level: str | None) -> Finding:
+    """A library that ended the process when it left, on an emulated CPU.
+
+    Args:
+        where: The member; empty where no single one does so.
+        model: qemu's name of the CPU.
+        level: The promised level.
+    """
+    return Finding(
+        check="cpu",
+        where=where,
+        what=f"a process that has loaded it on {model} ends by SIGILL when it exits",
+        why=f"on a CPU of level {level} every program that imports it ends with an error",
+        fix="compile what runs at exit without the kernels' flags: destructors of global objects, "
+        "functions for atexit",
     )

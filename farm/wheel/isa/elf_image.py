@@ -3,7 +3,6 @@
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection
 from itertools import pairwise
 
 from farm.wheel.archive import Buffer
@@ -20,6 +19,7 @@ from farm.wheel.isa.levels import damaged
 _SHT_RELA = 4
 _SHT_DYNSYM = 11
 _SHT_INIT_ARRAY = 14
+_SHT_FINI_ARRAY = 15
 # A pointer to a symbol (R_X86_64_64), two kinds of slots, a pointer of this library, and the
 # resolver of a function.
 _KINDS = {"x86_64": (1, 6, 7, 8, 37), "aarch64": (257, 1025, 1026, 1027, 1032)}
@@ -27,29 +27,29 @@ _RELOCATION = struct.Struct("<QQq")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MAX_RELOCATIONS = 5_000_000
 _MAX_SLOTS = 500_000
-_MAX_TABLE = 1024  # pointers of one table
 _SHT_RELR = 19
 _STT_GNU_IFUNC = 10
 _MAX_SYMBOLS = 2_000_000
 _DT_INIT = 12
+_DT_FINI = 13
 
 
 class ElfImage(Image):
     """An ELF file: where the loader enters it, and what its own PLT leads to."""
 
-    def __init__(self, data: Buffer, elf: Elf, called: Collection[str] = ()) -> None:
+    def __init__(self, data: Buffer, elf: Elf) -> None:
         code = section_ranges(data, (part for part in elf.sections if part.is_code))
         super().__init__(
             data, [(part.address, part.address + end - start, start) for part, start, end in code]
         )
         self.kinds = _KINDS[elf.machine]
         self.sections = elf.sections
-        self.arrays = [part for part in elf.sections if part.kind == _SHT_INIT_ARRAY]
+        self.arrays = [
+            part for part in elf.sections if part.kind in (_SHT_INIT_ARRAY, _SHT_FINI_ARRAY)
+        ]
         section_ranges(data, self.arrays)
-        self.pointers: dict[int, int] = {}  # slot of `.init_array` -> what the loader writes there
+        self.pointers: dict[int, int] = {}  # slot of such an array -> what the loader writes there
         self.elsewhere: dict[int, int] = {}  # and where in the file the name is
-        self.callees = frozenset(called)
-        self.called: list[int] = []  # the functions of these names
         self.resolvers: set[int] = set()
         self.entries: list[int] = []  # functions that the interpreter calls: PyInit_NAME
         self.relocated = array(
@@ -77,12 +77,14 @@ class ElfImage(Image):
             self.values = array("Q", (value for _, value in rows))
 
     def starts(self) -> list[int]:
-        """Addresses that the loader calls, in its order, each once."""
-        found = [value for tag, value in self.dynamic if tag == _DT_INIT]
+        """Addresses that the loader calls when it loads the library, and at exit, each once."""
+        found = [value for tag, value in self.dynamic if tag in (_DT_INIT, _DT_FINI)]
         found += sorted(self.resolvers)
         for part in self.arrays:
             if part.size // 8 > MAX_STARTS:
-                raise damaged(f"{part.size // 8} initialisers; more than {MAX_STARTS} are refused")
+                raise damaged(
+                    f"{part.size // 8} initialisers and finalisers; more than {MAX_STARTS} are refused"
+                )
             for index in range(part.size // 8):
                 slot = part.address + 8 * index
                 # Without a relocation (or with one of the packed kind, DT_RELR) the address is in
@@ -108,35 +110,6 @@ class ElfImage(Image):
                 at = segment.offset + slot - segment.address
                 return int.from_bytes(self.data[at : at + 8], "little") or None
         return None
-
-    def table(self, address: int, end: int | None) -> list[int]:
-        """The functions in the table of pointers (or of records with pointers) that begins at an
-        address.
-
-        `end`: where it ends, if that is known. None of a class's virtual functions: the pointer
-        before them is that to the type's description, which is not code.
-        """
-        # Itanium C++ ABI: a virtual table has the offset to the top and the pointer to the type's
-        # description before it.
-        before = self.pointer(address - 8)
-        if (
-            before is not None
-            and self.offset(before) is None
-            and self.pointer(address - 16) is None
-        ):
-            return []
-        found = []
-        gap = 0
-        for slot in range(address, min(address + 8 * _MAX_TABLE, end or ALL_ONES), 8):
-            value = self.pointer(slot)
-            gap = gap + 1 if value is None else 0
-            # One slot without a pointer may be a null or a number inside a record; two end the
-            # table.
-            if gap > 1:
-                break
-            if value is not None and self.offset(value) is not None:
-                found.append(value)
-        return found
 
     def _relocations(self, section: Section, start: int, end: int) -> None:
         count = (end - start) // _RELOCATION.size
@@ -195,8 +168,6 @@ class ElfImage(Image):
                     self.resolvers.add(address)
                 elif bytes(self.data[names + name : names + name + 8]).startswith(ENTRY_NAMES):
                     self.entries.append(address)
-                if self.callees and symbol_name(self.data, names + name) in self.callees:
-                    self.called.append(address)
                 if len(self.resolvers) > MAX_STARTS or len(self.entries) > MAX_STARTS:
                     raise damaged(f"more than {MAX_STARTS} resolvers or entry points")
         finally:

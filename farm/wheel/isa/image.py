@@ -49,7 +49,11 @@ class Image:
         code: (first address, address behind, file offset) of what is code.
         slots: Pointers (by address) that lead to functions of its own.
         elsewhere: Slots of other libraries' functions, or of nothing (__gmon_start__).
+        may_call_what_is_taken: A function whose address is taken may run. Not of DLLs, where the
+            start-up code takes those of handlers that never do.
     """
+
+    may_call_what_is_taken = True
 
     def __init__(self, data: Buffer, code: list[tuple[int, int, int]]) -> None:
         self.data = data

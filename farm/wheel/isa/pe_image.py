@@ -31,6 +31,8 @@ _MAX_CALLBACKS = 1000
 class DllImage(Image):
     """A DLL where it would like to be in memory."""
 
+    may_call_what_is_taken = False
+
     def __init__(self, data: Buffer, pe: Pe) -> None:
         self.pe = pe
         self.base = pe.image_base

@@ -1,7 +1,7 @@
 """Scans of a library: all of its code, or what runs when it is loaded."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import translate
 from itertools import groupby
 
@@ -18,7 +18,7 @@ from farm.wheel.isa.findings import InitScan, IsaResult
 from farm.wheel.isa.image import module_slots
 from farm.wheel.isa.levels import reason_not_decoded
 from farm.wheel.isa.pe_image import DllImage
-from farm.wheel.isa.walk import Paths
+from farm.wheel.isa.walk import CodeWalker
 from farm.wheel.isa.walk_arm import ArmWalk
 from farm.wheel.isa.walk_x86 import Walk
 from farm.wheel.isa.x86 import Sweep, sweep_x86
@@ -45,20 +45,18 @@ def scan_isa(data: Buffer, file: Elf | Pe, level: str, chosen: Chosen | None = N
     return sweep(data, file, level, functions, left_out).result(data, functions)
 
 
-def scan_starts(data: Buffer, file: Elf | Pe, level: str, called: Collection[str] = ()) -> InitScan:
-    """Find the instructions beyond `level` that loading a library may execute.
-
-    `called`: exported functions that other libraries call then; what these reach is beyond counts
-    as an open end.
-    """
+def scan_starts(data: Buffer, file: Elf | Pe, level: str) -> InitScan:
+    """Find the instructions beyond `level` that loading a library, or its exit, may execute."""
     if isinstance(file, Pe):
-        return scan_dll(data, file, level, on_load=True, called=called)
+        return scan_dll(data, file, level, on_load=True)
     if reason := reason_not_decoded(file, level):
         return InitScan(IsaResult(not_checked=reason))
-    image = ElfImage(data, file, called)
-    walk: Paths = (
-        ArmWalk(image, Words(level)) if level in arm_table() else Walk(image, Sweep(level))
-    )
+    image = ElfImage(data, file)
+    walk: CodeWalker
+    if level in arm_table():
+        walk = ArmWalk(image, Words(level))
+    else:
+        walk = Walk(image, Sweep(level))
     starts = image.starts()
     walk.descend(starts)
     entries = [
@@ -67,13 +65,11 @@ def scan_starts(data: Buffer, file: Elf | Pe, level: str, called: Collection[str
     slots = module_slots(walk.addresses_in(entries), image)
     walk.enter(entries, slots)
     walk.finds.settle(aside=walk.asks or any(image.name(slot) in _ASKS for slot in walk.outside))
-    walk.deepen(image.called)
-    return walk.scan(function_symbols(data, file), {*starts, *entries, *slots})
+    walk.walk_deeper()
+    return walk.result(function_symbols(data, file), {*starts, *entries, *slots})
 
 
-def scan_dll(
-    data: Buffer, pe: Pe, level: str, *, on_load: bool, called: Collection[str] = ()
-) -> InitScan:
+def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
     """Both of a DLL: with `on_load` only what runs when it is loaded."""
     if pe.machine != "amd64" or level in arm_table():
         return InitScan(IsaResult(not_checked=f"machine code for {pe.machine} is not decoded"))
@@ -95,8 +91,8 @@ def scan_dll(
         walk.asks = False
         walk.enter(entries, slots)
         sweep.settle(aside=walk.asks)
-        walk.deepen(image.named(lambda name: symbol_name(data, name) in called) if called else ())
-    return walk.scan(image.exports(), {*starts, *entries, *slots})
+        walk.walk_deeper()
+    return walk.result(image.exports(), {*starts, *entries, *slots})
 
 
 def _left_out(data: Buffer, functions: Functions, chosen: Chosen) -> Iterator[int]:

@@ -20,7 +20,8 @@ import pytest
 import requests
 
 from farm import catalog
-from farm.engines.images import Image, Toolchain, base_image, ensure_image
+from farm.engines.base_images import base_image
+from farm.engines.images import Image, Toolchain, ensure_image
 from farm.engines.swarm import Exchange, SwarmEngine
 from farm.plan.render import render
 from farm.run.toolchain import push

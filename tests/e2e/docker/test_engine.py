@@ -15,8 +15,9 @@ import pytest
 from farm import catalog
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Cause, Job, Observation
+from farm.engines.base_images import base_image
 from farm.engines.docker import DockerEngine
-from farm.engines.images import Toolchain, base_image, ensure_image
+from farm.engines.images import Toolchain, ensure_image
 from tests.e2e.conftest import wait
 
 Start = Callable[..., str]

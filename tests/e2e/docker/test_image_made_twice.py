@@ -13,7 +13,8 @@ import docker
 import pytest
 
 from farm import catalog
-from farm.engines.images import PROJECT_LABEL, Toolchain, base_image, ensure_image
+from farm.engines.base_images import base_image
+from farm.engines.images import PROJECT_LABEL, Toolchain, ensure_image
 
 WAIT_S = 600
 REPOSITORY = "farm-test/twice"

@@ -12,6 +12,7 @@ import pytest
 from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
 from farm.run.verify_step import check_wheel, summary
+from farm.smoke.emulation import emulate
 from farm.wheel.policy import Policy
 from farm.wheel.verify import verify
 from tests.unit.wheel.conftest import build_wheel
@@ -80,6 +81,10 @@ LIBRARIES = {
         "a": f"void run(void (*)(void)); {KERNEL} {START} {{ run(kernel); }}",
         "b": "void run(void (*f)(void)) { f(); }",
     },
+    "table": {
+        "a": f"extern void (*table[])(void); {START} {{ table[0](); }}",
+        "b": KERNEL + " void (*table[])(void) = {kernel};",
+    },
     "once": {
         "a": f"#include <pthread.h>\nstatic pthread_once_t o; {KERNEL} {START} {{ "
         "pthread_once(&o, kernel); }"
@@ -88,9 +93,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("case", LIBRARIES)
-def test_calls_between_libraries_are_followed_or_decided_by_the_main_job(
-    tmp_path, emulator, monkeypatch, case
-):
+def test_calls_between_libraries_are_decided_by_the_main_job(tmp_path, emulator, monkeypatch, case):
     """The main job's verify loads on the emulated CPU what the files leave open, and says so where
     it cannot.
     """
@@ -114,9 +117,11 @@ def test_calls_between_libraries_are_followed_or_decided_by_the_main_job(
     wheel = build_wheel(tmp_path / "in", files, tag="py3-none-manylinux_2_36_x86_64")
     plan = SimpleNamespace(verify=Policy(cpu="avx", dispatching=("*",)))
     before = verify(wheel, plan.verify).check("cpu")
-    assert (before.status, "canary/liba.so" in before.undecided) == ("passed", case != "fine")
+    assert (before.status, "canary/liba.so" in before.undecided) == ("passed", True)
     if case == "fine":
-        assert check_wheel(wheel, plan, tmp_path / "report.json").check("cpu").emulated == ""
+        check = check_wheel(wheel, plan, tmp_path / "report.json").check("cpu")
+        assert (check.status, check.undecided) == ("passed", ())
+        assert check.emulated == "emulated: 1 of 1 libraries loaded on SandyBridge"
         return
     with pytest.raises(
         VerificationFailedError,
@@ -127,3 +132,32 @@ def test_calls_between_libraries_are_followed_or_decided_by_the_main_job(
     report = check_wheel(wheel, plan, tmp_path / "report.json")
     assert "not emulated: qemu-x86_64 is not on the PATH" in summary(report)
     assert "not decided: " in summary(report)
+
+
+KERNEL_OF_ONE = KERNEL.replace(" void fine(void) {}", "")
+AT_EXIT = {
+    "atexit": f"#include <stdlib.h>\n{KERNEL_OF_ONE} {START} {{ atexit(kernel); }}",
+    "destructor of C++": "struct S { ~S() { "
+    '__asm__ volatile("vpaddd %%ymm0, %%ymm0, %%ymm0" ::: "xmm0"); } }; S s;',
+}
+
+
+@pytest.mark.parametrize("case", AT_EXIT)
+def test_code_that_runs_at_exit_is_decided_by_the_exit(tmp_path, emulator, case):
+    (tmp_path / "c.cpp").write_text(f'extern "C" {{ {AT_EXIT[case]} }}'.replace("#inc", "\n#inc"))
+    command = ["g++", "-shared", "-fPIC", "-O1", "-o", "c.so", "c.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    (tmp_path / "fine.c").write_text("void fine(void) {}")
+    command = ["gcc", "-shared", "-fPIC", "-o", "fine.so", "fine.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    files = {"canary/__init__.py": b"", "canary/libc1.so": (tmp_path / "c.so").read_bytes()}
+    for name in ("liba.so", "libd.so"):
+        files[f"canary/{name}"] = (tmp_path / "fine.so").read_bytes()
+    wheel = build_wheel(tmp_path / "in", files, tag="py3-none-manylinux_2_36_x86_64")
+    report = verify(wheel, Policy(cpu="avx", dispatching=("*",)))
+    assert report.check("cpu").undecided == ("canary/libc1.so",)
+    [finding] = emulate(report, wheel).findings
+    assert finding.where == "canary/libc1.so"
+    assert (
+        finding.what == "a process that has loaded it on SandyBridge ends by SIGILL when it exits"
+    )

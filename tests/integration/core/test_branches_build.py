@@ -11,7 +11,7 @@ import pytest
 
 from farm import catalog
 from farm.base.errors import NoRunnerError, UsageError
-from farm.engines.images import emulates
+from farm.engines.emulators import emulates
 from farm.plan.build import judge, resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix

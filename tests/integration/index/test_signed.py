@@ -378,3 +378,54 @@ def test_what_is_no_key_is_said_and_not_shown(tmp_path, monkeypatch, keys, capsy
     stderr = capsys.readouterr().err
     assert message in stderr
     assert "c2VjcmV0" not in stderr
+
+
+@pytest.fixture
+def many(tmp_path, make_wheel, put, keys, monkeypatch):
+    """An index with more wheels than one file of signatures names: its store and root."""
+    monkeypatch.setattr(sign_module, "WHEELS_PER_ROLE", 3)
+    store = open_store(str(tmp_path / "index"))
+    for number in range(14):
+        put(store, make_wheel(f"canary-{number}.0-py3-none-any.whl"))
+    root = start(store, keys["root"], keys["online"])
+    sign(store, keys["online"])
+    return store, root
+
+
+def test_many_wheels_are_signed_by_roles_of_their_own(many, keys, tmp_path):
+    """`sign` wrote one file that no client of TUF reads, from about 23,700 wheels on."""
+    store, root = many
+    assert len([key for key in store.list("tuf/") if ".wheels-" in key]) == 8
+    seen = verify_index(open_reader(str(store.root)), root, wheels=True)
+    assert (seen.problems, seen.wheels) == ((), 14)
+    assert check(store) == []
+    for _ in range(3):
+        sign(store, keys["online"])
+    assert len([key for key in store.list("tuf/") if ".wheels-" in key]) == 16
+    (tmp_path / "seen").mkdir()
+    with serving(store.root) as url:
+        config = UpdaterConfig(prefix_targets_with_hash=False)
+        client = Updater(
+            str(tmp_path / "seen"), f"{url}/tuf/", str(tmp_path), f"{url}/",
+            config=config, bootstrap=root,
+        )  # fmt: skip
+        client.refresh()
+        key = "whl/files/canary-7.0-py3-none-any.whl"
+        got = client.download_target(client.get_targetinfo(key), str(tmp_path / "got"))
+        assert Path(got).read_bytes() == (store.root / key).read_bytes()
+
+
+def test_a_wheel_that_was_swapped_is_named_among_many(many):
+    store, root = many
+    key = "whl/files/canary-7.0-py3-none-any.whl"
+    (store.root / key).write_bytes(b"evil")
+    assert problems(store, root, wheels=True) == (f"{key}: has other bytes than signed",)
+
+
+def test_what_no_client_would_read_is_refused_before_anything_is_written(signed, keys, monkeypatch):
+    store, _root = signed
+    before = set(store.list("tuf/"))
+    monkeypatch.setattr(sign_module, "MAX_ROLE_BYTES", 500)
+    with pytest.raises(PublishRefusedError, match="too much to sign"):
+        sign(store, keys["online"])
+    assert set(store.list("tuf/")) == before

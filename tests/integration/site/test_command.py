@@ -3,15 +3,18 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from farm.cli.main import main
 from farm.index.backends import open_store
+from farm.index.changes import record_event
 from farm.index.check import check
 from farm.plan.settings import load_settings
 from farm.run.smoke import keep_report
 from farm.run.workspace import Watcher, Workspace
 from farm.smoke.runner import Check, SmokeReport
+from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]
@@ -80,3 +83,57 @@ def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, c
     assert main([*command, other.as_uri()]) == 0
     assert json.loads(capsys.readouterr().out)["changed"] == []
     assert main([*command, "ftp://x"]) == 2
+
+
+@pytest.fixture
+def site(tmp_path, put_into):
+    """A project whose index has two wheels and pages for people: `run(*command)` and the index."""
+    project = project_with(tmp_path / "project", "debian-2.6.0")
+    index = project / "artifacts/index"
+    for name in ("canary-1.0-py3-none-any.whl", "canary-2.0-py3-none-any.whl"):
+        put_into(open_store(str(index)), name, "g")
+
+    def run(*command):
+        return main(["--project", str(project), *command])
+
+    assert run("site", "build") == 0
+    assert run("index", "check") == 0
+    return run, index
+
+
+def test_what_is_yanked_or_removed_is_offered_nowhere(site):
+    """Pages kept dead links and the pip line of what was removed, and were signed so."""
+    run, index = site
+    page = index / "project/canary.html"
+    assert run("index", "yank", "canary-2.0-py3-none-any.whl", "--reason", "slow") == 0
+    assert "yanked: slow" in page.read_text()
+    assert "canary==2.0" not in page.read_text()
+    assert "canary==2.0" not in (index / "index.html").read_text()
+    assert run("index", "remove", "canary-1.0-py3-none-any.whl", "--reason", "key") == 0
+    assert run("index", "remove", "canary-2.0-py3-none-any.whl", "--reason", "key") == 0
+    assert "No wheel of this project" in page.read_text()
+    assert run("index", "check") == 0
+
+
+def test_a_published_and_a_promoted_wheel_are_on_the_pages(site, tmp_path):
+    run, index = site
+    path = build_wheel(tmp_path, "other-1.0-py3-none-any.whl").path
+    assert run("publish", str(path), "--to", "staging") == 0
+    assert "whl/staging/simple" in (index / "project/other.html").read_text()
+    assert run("index", "promote", path.name, "--to", "g") == 0
+    assert "whl/g/simple" in (index / "project/other.html").read_text()
+    assert run("index", "check") == 0
+
+
+def test_check_names_a_page_that_offers_what_was_withdrawn(site, capsys):
+    run, index = site
+    store = open_store(str(index))
+    record_event(store, ["canary-2.0-py3-none-any.whl"], "yank", "slow")
+    assert run("index", "check") == 6
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "project/canary.html offers canary-2.0-py3-none-any.whl, which was" in shown
+    record_event(store, ["canary-2.0-py3-none-any.whl"], "unyank", "")
+    (index / "project/canary.html").unlink()
+    assert run("index", "check") == 1
+    assert run("index", "reconcile") == 0
+    assert run("index", "check") == 0

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from farm.base.errors import InfrastructureError, NoRunnerError
-from farm.engines import images
+from farm.engines import base_images, images
 from farm.engines.base import Cause
 from farm.engines.docker import DockerEngine, connect, host_version, system_of
 from farm.plan.platforms.base import platform
@@ -204,7 +204,7 @@ def test_the_base_image_fits_the_host(served, engine, plan):
     state.registry |= set(names)
 
     def pulled():
-        return images.pulled_base(
+        return base_images.pulled_base(
             engine.client, names, pull_timeout_s=60, line=lambda _: None, note=lambda _: None
         )
 
@@ -216,7 +216,7 @@ def test_the_base_image_fits_the_host(served, engine, plan):
 def test_a_registry_that_has_none_is_named(engine, plan):
     names = platform(plan.platform).container_bases(plan, "10.0.26100")
     with pytest.raises(InfrastructureError, match=r"ltsc2025.*ltsc2022"):
-        images.pulled_base(
+        base_images.pulled_base(
             engine.client, names, pull_timeout_s=60, line=lambda _: None, note=lambda _: None
         )
 

@@ -44,7 +44,7 @@ def test_every_command_has_help_that_works_and_no_program_takes_abbreviated_opti
         assert "--json" in out or name in TEXT_ONLY
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
-    assert "2 usage or configuration" in capsys.readouterr().out
+    assert "2 usage or configuration" in " ".join(capsys.readouterr().out.split())
 
 
 def test_help_lists_every_command_in_one_group(capsys):
@@ -55,8 +55,9 @@ def test_help_lists_every_command_in_one_group(capsys):
         "options",
         *GROUPS,
     ]
+    words = " ".join(out.split())
     for name, text in COMMANDS.items():
-        assert out.count(f"  {name:<12}{text}\n") == 1
+        assert words.count(f" {name} {text}") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.run import run, run_context, smoke, smoke_step
-from farm.run.backends import card_machine
+from farm.run import run, run_context, smoke
+from farm.run.backends import card_machines
 from farm.run.mainjob import MainJob
 from farm.run.smoke_step import SmokeStep
 from farm.run.workspace import Outcomes, open_journal
@@ -51,16 +51,16 @@ def workspace(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variant", "machine"),
+    ("variant", "machines"),
     [
-        ("sm35-avx-py311", "k40"),
-        ("sm61-avx-py311", "other"),
-        ("sm35-avx2-py311", None),  # its CPU does not run that
-        ("cpu-avx-py311", None),
+        ("sm35-avx-py311", ["k40"]),
+        ("sm61-avx-py311", ["other"]),
+        ("sm35-avx2-py311", []),  # its CPU does not run that
+        ("cpu-avx-py311", []),
     ],
 )
-def test_it_is_chosen_by_what_it_can_run(workspace, variant, machine):
-    assert card_machine(workspace, plan_of(variant, "canary")) == machine
+def test_it_is_chosen_by_what_it_can_run(workspace, variant, machines):
+    assert list(card_machines(workspace, plan_of(variant, "canary"))) == machines
 
 
 def test_the_test_is_a_job_there(workspace, monkeypatch):
@@ -76,7 +76,7 @@ def test_the_test_is_a_job_there(workspace, monkeypatch):
         return SimpleNamespace(engine=engine, close=lambda: closed.append(name))
 
     monkeypatch.setattr(smoke, "make_environment", make_environment)
-    monkeypatch.setattr(smoke_step, "open_card_machine", open_card_machine)
+    monkeypatch.setattr("farm.run.card_machines.open_card_machine", open_card_machine)
     monkeypatch.setattr(run_context, "toolchain", lambda *_: "toolchain:1")
     with open_journal(workspace.project, workspace.settings) as journal:
         request = run.request_for(plan, until="smoke", on="docker")
