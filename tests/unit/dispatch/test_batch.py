@@ -145,7 +145,7 @@ def built(journal):
 def test_plan_names_what_was_built_and_tested_here(project, built, capsys):
     _, run = built
     assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
-    output = capsys.readouterr().out
+    output = " ".join(capsys.readouterr().out.split())
     assert f"(run {run.id})" in output
     assert "27 s" in output
     assert "smoke test: passed" in output
