@@ -38,7 +38,10 @@ def table(names: Iterable[str], jobs: dict[str, str | None], pip: dict[str, str]
             done = jobs.get(key, "skipped")
             counts[stage] += done == "success"
             marks.append(MARKS.get(done, "?"))
-        line = f"`{cell(pip[name])}`" if name in pip else ""
+        # A file of that name may come from any job of the run: it counts where this run's own
+        # publishing says that it succeeded.
+        published = name in pip and jobs.get(f"publish {name}") == "success"
+        line = f"`{cell(pip[name])}`" if published else ""
         lines.append(f"| {cell(name)} | {' | '.join(marks)} | {line} |")
     total = len(lines) - 2
     summary = ", ".join(f"{stage} {counts[stage]} of {total}" for stage in STAGES)
@@ -48,6 +51,19 @@ def table(names: Iterable[str], jobs: dict[str, str | None], pip: dict[str, str]
 def cell(text: str) -> str:
     """One cell: nothing in it ends the cell, the code span or the line, or is taken for HTML."""
     return re.sub(r"[^ !-~]|[|`<>&\\]", "?", text)[:MAX_CELL]
+
+
+def pip_line(file: Path) -> str | None:
+    """The pip line of a `published.json`; None: it is none."""
+    if not file.is_file() or file.stat().st_size > MAX_FILE:
+        return None
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or not isinstance(document.get("pip"), str):
+        return None
+    return str(document["pip"])
 
 
 def main() -> None:
@@ -64,10 +80,9 @@ def main() -> None:
     rows = [json.loads(line) for line in args.jobs.read_text(encoding="utf-8").splitlines() if line]
     pip = {}
     for file in args.published.glob("published */published.json"):
-        if file.stat().st_size <= MAX_FILE:
-            pip[file.parent.name.removeprefix("published ")] = str(
-                json.loads(file.read_text(encoding="utf-8"))["pip"]
-            )
+        line = pip_line(file)
+        if line is not None:
+            pip[file.parent.name.removeprefix("published ")] = line
     print(table(names, {row["name"]: row["conclusion"] for row in rows}, pip), end="")
 
 

