@@ -49,11 +49,11 @@ def run_site(args: argparse.Namespace) -> int:
     """Build the site from the index and the matrix; write what changed."""
     project, settings = _settings(args)
     site = _read(project, settings)
-    made = site.files(project)
-    changed = _write(site.store, made)
+    contents = site.files(project)
+    changed = _write(site.store, contents)
     where = public_url(site.workspace, "index.html")
-    line = f"{len(made)} files, {len(changed)} changed: {where}"
-    show.answer(args, {"files": len(made), "changed": changed, "where": where}, [line])
+    line = f"{len(contents)} files, {len(changed)} changed: {where}"
+    show.answer(args, {"files": len(contents), "changed": changed, "where": where}, [line])
     return 0
 
 
@@ -92,10 +92,10 @@ def site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
         withdrawn = set[str]()
         if stored is not None:
             withdrawn = pages.installable_files(stored.data) - available
-        what = "is older than the index: farm site build"
+        problem = "is older than the index: farm site build"
         if withdrawn:
-            what = f"offers {min(withdrawn)}, which was withdrawn: farm site build"
-        problems.append(Problem(key, what, broken=bool(withdrawn)))
+            problem = f"offers {min(withdrawn)}, which was withdrawn: farm site build"
+        problems.append(Problem(key, problem, broken=bool(withdrawn)))
     return problems
 
 
@@ -116,9 +116,9 @@ def _read(project: Path, settings: Settings) -> _Site:
             hint="publish a wheel first",
         )
     projects = sorted(parse_catalogue(stored.data).names)
-    listed = list(wheels(store))
-    tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in listed})
-    return _Site(workspace, store, with_tests(listed, tests), projects)
+    index_wheels = list(wheels(store))
+    tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in index_wheels})
+    return _Site(workspace, store, with_tests(index_wheels, tests), projects)
 
 
 def _write(store: Store, made: Mapping[str, bytes]) -> list[str]:
