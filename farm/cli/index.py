@@ -158,7 +158,7 @@ def _refresh_site(args: argparse.Namespace, store: Store) -> list[str]:
         return []
     from farm.cli.site import refresh_site
 
-    return refresh_site(args)
+    return refresh_site(args, store)
 
 
 def _site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:

@@ -154,7 +154,9 @@ def updated(
     refused: dict[str, str] = {}
     changed = False
     for wheel in wheels:
-        name, new, old = wheel.name, entry(wheel), files.get(wheel.name)
+        name = wheel.name
+        new = entry(wheel)
+        old = files.get(name)
         if wheel.state.removed is not None:
             if name not in removed or old is not None:
                 changed = True
