@@ -255,6 +255,11 @@ def add_status(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of runs to show (default: 20)",
     )
+    parser.add_argument(
+        "--counts",
+        action="store_true",
+        help="print how many runs are in each state instead, and the longest wait",
+    )
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:

@@ -70,13 +70,13 @@ def files(
         root: The address of the index's root, ending in a slash.
         projects: All projects that the index ever had: one without wheels has an empty page.
     """
-    contents = project_files(there, words=words, projects=projects)
+    pages_by_key = project_files(there, words=words, projects=projects)
     channels, evidence = _offered(project)
     facts = data(project, there, words)
-    contents["index.html"] = index_page(facts, there, root).encode()
-    contents[BUILDABLE] = buildable_page(channels, evidence).encode()
-    contents["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
-    return contents
+    pages_by_key["index.html"] = index_page(facts, there, root).encode()
+    pages_by_key[BUILDABLE] = buildable_page(channels, evidence).encode()
+    pages_by_key["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
+    return pages_by_key
 
 
 def project_files(
@@ -86,14 +86,14 @@ def project_files(
     tested.
     """
     wheels = {name: list[Wheel]() for name in projects} | of_project(there)
-    contents = {
+    pages_by_key = {
         f"project/{name}.html": project_page(name, wheels[name], words).encode()
         for name in sorted(wheels)
     }
-    contents[KEY] = render(
+    pages_by_key[KEY] = render(
         {wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None}
     )
-    return contents
+    return pages_by_key
 
 
 def installable_files(page: bytes) -> set[str]:
@@ -149,16 +149,16 @@ class Inline(NamedTuple):
 @cache
 def _environment() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
-    environment.globals |= {"css": _inline("site.css"), "states": STATES}
-    return environment
+    templates.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
+    templates.globals |= {"css": _inline("site.css"), "states": STATES}
+    return templates
 
 
 @cache
@@ -245,14 +245,16 @@ def buildable_page(channels: Iterable[Channel], evidence: Evidence) -> str:
         card = architectures.get(gpu)
         title = f"{card.name}, {card.example}" if card else _meaning(gpu)
         tested_channels = [pair for pair in by_gpu[gpu] if pair[1]]
-        untested = [pair for pair in by_gpu[gpu] if not pair[1]]
-        gpus.append((gpu, title, tested_channels, untested))
+        others = [pair for pair in by_gpu[gpu] if not pair[1]]
+        gpus.append((gpu, title, tested_channels, others))
     return _environment().get_template("buildable.html").render(gpus=gpus)
 
 
 def _tested(evidence: Evidence, channel: str) -> str:
-    states = {wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")}
-    return "; ".join(f"{variant}: {state}" for variant, state in states.items())
+    states_by_variant = {
+        wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")
+    }
+    return "; ".join(f"{variant}: {state}" for variant, state in states_by_variant.items())
 
 
 def _meaning(group: str) -> str:
@@ -273,9 +275,9 @@ def project_page(name: str, found: Sequence[Wheel], words: Words) -> str:
     """
     versions = []
     for version, files in groupby(found, key=lambda wheel: wheel.version):
-        wheels = list(files)
-        lines = _install_lines(wheels, words)
-        versions.append((version, wheels, lines))
+        version_files = list(files)
+        lines = _install_lines(version_files, words)
+        versions.append((version, version_files, lines))
     template = _environment().get_template("project.html")
     return template.render(
         name=name, versions=versions, count=len(found), place=wheel_place, record=record_key
@@ -327,7 +329,7 @@ def data(
                 "group": group,
                 "version": wheel.version,
                 "sms": list(wheel.sms),
-                "tags": sorted({wheel_of_group.tags[0] for wheel_of_group in wheels}),
+                "tags": sorted({each.tags[0] for each in wheels}),
                 "verified": wheel.report.code if wheel.report else "",
                 "without": wheel.without,
                 "pip": shlex.join(install) or None,

@@ -76,14 +76,14 @@ def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]
         if name in wanted and len(keys.setdefault(name, [])) < MAX_REPORTS:
             keys[name].append(key)
     pairs = [(name, key) for name, several in sorted(keys.items()) for key in sorted(several)]
-    tests: dict[str, list[Smoke]] = {}
+    tests_by_name: dict[str, list[Smoke]] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
         for (name, _), stored in zip(
             pairs, pool.map(store.get, [key for _, key in pairs]), strict=True
         ):
             if stored is not None and len(stored.data) <= MAX_REPORT:
-                tests.setdefault(name, []).extend(_tests_in(stored.data, wanted[name]))
-    return tests
+                tests_by_name.setdefault(name, []).extend(_tests_in(stored.data, wanted[name]))
+    return tests_by_name
 
 
 def _tests_in(data: bytes, wheel: str) -> Iterator[Smoke]:
@@ -106,8 +106,8 @@ def newest(smokes: Iterable[Smoke]) -> tuple[Smoke, ...]:
     Where the GPU part, or all of it, did not run, that takes nothing back of one that ran.
     """
     rising = sorted(smokes, key=lambda smoke: (smoke.passed or smoke.failed, smoke.time))
-    by_machine = {(smoke.where, smoke.gpu_ran): smoke for smoke in rising}
-    return tuple(by_machine[kind] for kind in sorted(by_machine))
+    latest = {(smoke.where, smoke.gpu_ran): smoke for smoke in rising}
+    return tuple(latest[kind] for kind in sorted(latest))
 
 
 def _smoke(report: dict[str, Any], facts: dict[str, Any], time: str) -> Smoke:
@@ -226,8 +226,8 @@ class Wheel:
         """
         if self.report and self.report.sass is not None:
             return tuple(int(sm.rstrip("af")) for sm in self.report.sass)
-        gpus = {word for group in self.groups if (word := group.partition("-")[0]) in gpu_words()}
-        return tuple(sorted({sm for word in gpus for sm in Variant(word, "avx2", "py311").sms}))
+        words = {word for group in self.groups if (word := group.partition("-")[0]) in gpu_words()}
+        return tuple(sorted({sm for word in words for sm in Variant(word, "avx2", "py311").sms}))
 
     @property
     def state(self) -> str:
@@ -261,8 +261,8 @@ def wheels(store: Store) -> Iterator[Wheel]:
     """Every wheel of the index, once: a request for each project of each group, and one for each
     record.
     """
-    stored_catalogue = store.get(CATALOGUE)
-    catalogue = parse_catalogue(stored_catalogue.data if stored_catalogue else None)
+    found = store.get(CATALOGUE)
+    catalogue = parse_catalogue(found.data if found else None)
     places = [
         (group, project)
         for group, projects in sorted(catalogue.groups.items())
