@@ -36,6 +36,7 @@ from farm.index.layout import RESERVED, parse_wheel_name, wheel_identity
 from farm.index.records import Record, compact
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.metadata import DistInfo, compare_record, read_dist_info, read_record
+from farm.wheel.tags import platform_machine
 
 MAX_SUMMARY = 512
 MAX_LABEL = 32
@@ -171,8 +172,9 @@ def check_archive(wheel: Path) -> bytes:
                 if not entry.is_dir:
                     with archive.content(entry.name, ()) as (digest, _):
                         files[entry.name] = digest, entry.size
-            for_linux = all("linux" in tag.rpartition("-")[2] for tag in info.tags)
-            for name, problem in () if for_linux else archive.unportable.items():
+            # Only wheels with a machine of Linux in their tags are for Linux alone.
+            if archive.unportable and platform_machine(info.tags) is None:
+                name, problem = next(iter(archive.unportable.items()))
                 raise PublishRefusedError(
                     f"{wheel.name}: {name!r:.200}: {problem}", hint=_hint(wheel)
                 )
