@@ -276,6 +276,9 @@ def compressed(target: Path) -> Iterator[Compressed]:
         stream.close()
 
 
+STEP_MB = 100  # between two lines of progress
+
+
 def main() -> int:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
@@ -283,6 +286,7 @@ def main() -> int:
     stubs = []
     total = 0
     count = 0
+    told = 0  # MB that were told of
     with (
         tempfile.TemporaryDirectory(prefix="stubs-") as folder,
         compressed(target) as stream,
@@ -305,6 +309,9 @@ def main() -> int:
             archive.add(path, arcname=name, recursive=False, filter=clean)
             total += status.st_size if regular else 0
             count += 1
+            if total >> 20 >= told + STEP_MB:
+                told = total >> 20
+                print(f"{told} MB packed", flush=True)
     (out / "packed.json").write_text(
         json.dumps({"files": count, "bytes": total, "stubs": stubs}) + "\n"
     )

@@ -92,12 +92,12 @@ else:
 
     def marked(handle: str) -> list[int]:
         """The processes of a job."""
-        found = []
+        pids = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):  # of another user, or it has ended
                 if process.environ().get(MARK) == handle:
-                    found.append(process.pid)
-        return found
+                    pids.append(process.pid)
+        return pids
 
     def memory_of(pid: int) -> int:
         """Bytes of memory that the system gave to a process; 0 when it has ended."""
@@ -108,9 +108,9 @@ else:
 
     def _affinity() -> list[int]:
         """The CPUs of this process; macOS has no such setting."""
-        own = psutil.Process()
-        if hasattr(own, "cpu_affinity"):
-            return own.cpu_affinity()
+        process = psutil.Process()
+        if hasattr(process, "cpu_affinity"):
+            return process.cpu_affinity()
         return list(range(os.cpu_count() or 1))
 
     def machine() -> tuple[float, int]:
@@ -119,9 +119,9 @@ else:
 
     def limit_cpus(cpus: float) -> None:
         """This process uses so many CPUs, its children with it."""
-        own = psutil.Process()
-        if hasattr(own, "cpu_affinity"):
-            own.cpu_affinity(_affinity()[: max(1, int(cpus))])
+        process = psutil.Process()
+        if hasattr(process, "cpu_affinity"):
+            process.cpu_affinity(_affinity()[: max(1, int(cpus))])
 
 
 if sys.platform == "win32":
@@ -245,12 +245,12 @@ else:
         `tree`: it has a root file system of its own, where nothing of them holds.
         """
         if tree:
-            own = {}
+            inherited = {}
         else:
-            own = {name: os.environ[name] for name in KEPT if name in os.environ}
+            inherited = {name: os.environ[name] for name in KEPT if name in os.environ}
         # In English, and sorted as in a container: what a tool says is read for the cause of its
         # failure.
-        return {**own, "LC_ALL": "C.UTF-8", "PATH": own.get("PATH", PATH), "HOME": home}
+        return {**inherited, "LC_ALL": "C.UTF-8", "PATH": inherited.get("PATH", PATH), "HOME": home}
 
     def remove(folder: Path) -> None:
         """Removes a folder with all that is in it; one that is not there is fine."""

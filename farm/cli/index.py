@@ -22,7 +22,8 @@ from farm.index.changes import record_event
 from farm.index.check import Problem, Trial, check
 from farm.index.mirror import copy_index
 from farm.index.pages import check_there
-from farm.index.reader import KEY, open_reader
+from farm.index.public import check_public
+from farm.index.reader import KEY, HttpReader, open_reader
 from farm.index.reconcile import reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
 from farm.index.stores import Store
@@ -58,8 +59,8 @@ def run_publish(args: argparse.Namespace) -> int:
     for place in args.sources:
         source = open_store(place)
         check_there(source)
-        more, without = in_index(source, args.to)
-        offers = offers + more
+        source_offers, without = in_index(source, args.to)
+        offers = offers + source_offers
         left_out = left_out | without
     # With --json there is one document on stdout, and nothing else.
     silent = args.json or args.quiet
@@ -102,7 +103,7 @@ def _verified(args: argparse.Namespace) -> int:
             if not report.passed:
                 raise refusal(report)
             step.result = summary(report)
-        given = read_inputs(args.inputs) if args.inputs else BuildInputs()
+        inputs = read_inputs(args.inputs) if args.inputs else BuildInputs()
         with outcomes.timed("publish", watcher) as step:
             mib = args.wheel.stat().st_size >> 20
             result = publish_wheel(
@@ -110,7 +111,7 @@ def _verified(args: argparse.Namespace) -> int:
                 plan,
                 args.wheel,
                 report,
-                given=given,
+                given=inputs,
                 policy=policy_of(args),
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )
@@ -157,7 +158,7 @@ def _refresh_site(args: argparse.Namespace, store: Store) -> list[str]:
         return []
     from farm.cli.site import refresh_site
 
-    return refresh_site(args)
+    return refresh_site(args, store)
 
 
 def _site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
@@ -174,12 +175,42 @@ def _check(args: argparse.Namespace) -> int:
     """
     store = _store(args)
     check_there(store)
+    if args.public is not None:
+        return _report_problems(args, _public_problems(args, store), PUBLIC_ADVICE)
     follow(trial := Trial(store))
     copies = [
         Problem(key, "is not what records and events say of copies", broken=True)
         for key in trial.noted
     ]
     problems = check(store) + copies + _site_problems(args, store)
+    return _report_problems(args, problems, CHECK_ADVICE)
+
+
+CHECK_ADVICE = (
+    "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says what "
+    "else may help"
+)
+PUBLIC_ADVICE = "docs/how-to/index-servers.md has configurations that pass"
+
+
+def _public_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
+    """What clients of the public address get that is not as in the store."""
+    url = args.public
+    if not url:
+        _project, settings = project_of(args)
+        url = settings.index_public_url
+    if not url:
+        raise UsageError(
+            "the public address of the index is not known",
+            hint="name it: --public URL, or index_public_url in ci/farm.yaml",
+        )
+    reader = open_reader(url)
+    if not isinstance(reader, HttpReader):
+        raise UsageError(f"{url} is no address of a web server", hint="--public https://host/path")
+    return check_public(store, reader, wheels=args.wheels)
+
+
+def _report_problems(args: argparse.Namespace, problems: list[Problem], advice: str) -> int:
     broken = sum(problem.broken for problem in problems)
     if args.json:
         show.json_document([asdict(problem) for problem in problems])
@@ -189,10 +220,7 @@ def _check(args: argparse.Namespace) -> int:
             show.table("", ("", "object", "what"), rows)
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
-            show.say(
-                "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says "
-                "what else may help"
-            )
+            show.say(advice)
     if broken:
         return 6
     return 1 if problems else 0
@@ -298,18 +326,18 @@ def _verify(args: argparse.Namespace) -> int:
         raise UsageError(f"cannot read the trusted root {args.root}: {error.strerror}") from error
     # As the XDG base directory specification has it; for each trusted root, which an index and its
     # mirrors share.
-    seen = (
+    state_root = (
         Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
         / "torch-farm"
         / "verified"
     )
-    state = seen / hashlib.sha256(root).hexdigest()[:32]
+    state = state_root / hashlib.sha256(root).hexdigest()[:32]
     done = verify_index(open_reader(args.url), root, state=state, wheels=args.wheels)
     if done.problems:
-        found = f"{len(done.problems)} problems"
+        result = f"{len(done.problems)} problems"
     else:
-        found = "all as signed"
-    line = f"{found}: {done.pages} pages, {done.wheels} wheels, signed {done.time}"
+        result = "all as signed"
+    line = f"{result}: {done.pages} pages, {done.wheels} wheels, signed {done.time}"
     show.answer(args, done._asdict(), [*done.problems, line])
     return 6 if done.problems else 0
 

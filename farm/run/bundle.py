@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from farm.base import outputs
 from farm.base.errors import BuildFailedError, UsageError
+from farm.base.heartbeat import megabytes
 from farm.base.safe_files import CHUNK, create_new, open_plain
 from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model
@@ -37,22 +38,28 @@ RUNNER = "farm.run.standalone.bundle:main"
 
 
 def write_bundle(
-    plan: Plan, *, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]
+    plan: Plan,
+    *,
+    dest: Path,
+    tree: Path,
+    inputs: Mapping[str, Path],
+    environment: dict[str, str],
+    line: Callable[[str], object] = lambda _text: None,
 ) -> list[Path]:
     """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns
     the files.
 
     `tree`: the packed toolchain, whose image sets `environment`; `inputs`: folders by the name that
-    they get below /farm. UsageError: `dest` holds something, or cannot be a folder.
+    they get below /farm; `line` gets a line for each part. UsageError: `dest` holds something, or cannot be a folder.
     """
     require_empty(dest)
-    made: list[Path] = []
+    new_paths: list[Path] = []
     try:
-        outputs.make_folder(dest, made)
+        outputs.make_folder(dest, new_paths)
         with outputs.writing(dest):
-            return _write(plan, dest, tree, inputs, environment)
+            return _write(plan, dest, tree, inputs, environment, line)
     except BaseException:  # Ctrl-C, a full disk: half a bundle is not carried away
-        outputs.remove([*made, *(dest.iterdir() if dest.is_dir() else ())])
+        outputs.remove([*new_paths, *(dest.iterdir() if dest.is_dir() else ())])
         raise
 
 
@@ -67,9 +74,14 @@ def require_empty(dest: Path) -> None:
 
 
 def _write(
-    plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]
+    plan: Plan,
+    dest: Path,
+    tree: Path,
+    inputs: Mapping[str, Path],
+    environment: dict[str, str],
+    line: Callable[[str], object],
 ) -> list[Path]:
-    splitter = _Parts(dest)
+    splitter = _Parts(dest, line)
     with (
         io.BufferedWriter(splitter, 1 << 20) as stream,
         # Mode `w|` never seeks: a part that is written is hashed and closed.
@@ -129,16 +141,28 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
             step.result = str(tree)
         sources = folder / "sources"
         mirror = workspace.settings.debian_mirror
-        gather(
-            plan,
-            workspace.artifacts / "sources",
-            sources,
-            mirror=mirror,
-            line=workspace.watcher.line,
-        )
+        with outcomes.timed("fetch", workspace.watcher) as step:
+            files = gather(
+                plan,
+                workspace.artifacts / "sources",
+                sources,
+                mirror=mirror,
+                line=workspace.watcher.line,
+            )
+            step.result = megabytes(sum(file.stat().st_size for file in files))
         inputs = {"job": folder / "context" / "job", "source": sources, **needed}
         environment = engine.image_environment(image)
-        return write_bundle(plan, dest=dest, tree=tree, inputs=inputs, environment=environment)
+        with outcomes.timed("write", workspace.watcher) as step:
+            written = write_bundle(
+                plan,
+                dest=dest,
+                tree=tree,
+                inputs=inputs,
+                environment=environment,
+                line=workspace.watcher.line,
+            )
+            step.result = megabytes(sum(path.stat().st_size for path in written))
+        return written
 
 
 def _files(folder: Path) -> list[Path]:
@@ -159,8 +183,9 @@ def _add(archive: tarfile.TarFile, files: Iterable[tuple[str, Path]]) -> None:
 class _Parts(io.RawIOBase):
     """A file that is written as parts of at most PART_BYTES."""
 
-    def __init__(self, dest: Path) -> None:
+    def __init__(self, dest: Path, line: Callable[[str], object]) -> None:
         self._dest = dest
+        self._line = line
         self._parts: list[dict[str, Any]] = []
         self._stream: Any = None
         self._left = 0
@@ -171,18 +196,18 @@ class _Parts(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        taken = 0
+        written = 0
         # What tarfile writes at a time may lie across two parts.
-        while taken < len(view):
+        while written < len(view):
             if not self._left:
                 self._next()
-            piece = view[taken : taken + self._left]
+            piece = view[written : written + self._left]
             self._stream.write(piece)
             self._hash.update(piece)
             self._parts[-1]["size"] += len(piece)
             self._left -= len(piece)
-            taken += len(piece)
-        return taken
+            written += len(piece)
+        return written
 
     def _next(self) -> None:
         self._end()
@@ -196,6 +221,8 @@ class _Parts(io.RawIOBase):
         if self._stream:
             self._stream.close()
             self._parts[-1]["sha256"] = self._hash.hexdigest()
+            size = sum(part["size"] for part in self._parts)
+            self._line(f"{self._parts[-1]['name']}: {megabytes(size)} in all")
 
     def finish(self) -> list[dict[str, Any]]:
         """Close the last part; what each is."""
@@ -247,11 +274,11 @@ def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
     dest.parent.mkdir(parents=True, exist_ok=True)
     with (
         temporary_folder("farm-pieces-", dest.parent) as folder,
-        create_new(folder / "built.tar") as whole,
+        create_new(folder / "built.tar") as joined,
     ):
-        _copy_pieces(files, whole, result)
-        whole.seek(0)
-        transfer.unpack(iter(partial(whole.read, CHUNK), b""), dest, MAX_BUILT)
+        _copy_pieces(files, joined, result)
+        joined.seek(0)
+        transfer.unpack(iter(partial(joined.read, CHUNK), b""), dest, MAX_BUILT)
     return the_wheel(dest / "wheel")
 
 
@@ -294,8 +321,8 @@ def stand_ins(libraries: Path) -> list[str]:
     """The libraries that the bundle's toolchain had only to link with: cuBLAS and others of CUDA's
     big ones.
     """
-    found = sorted(libraries.iterdir()) if libraries.is_dir() else []
-    return [path.name for path in found if STAND_IN in path.read_bytes()]
+    paths = sorted(libraries.iterdir()) if libraries.is_dir() else []
+    return [path.name for path in paths if STAND_IN in path.read_bytes()]
 
 
 def collect_libraries(
@@ -323,10 +350,10 @@ def collect_libraries(
         timeout_s=COLLECT_TIMEOUT_S,
         labels={"farm.run": run, "farm.kind": "libraries"},
     )
-    found = dest.with_name("found")
+    collected = dest.with_name("found")
     try:
-        run_to_end(engine, job, found, MAX_LIBRARIES)
+        run_to_end(engine, job, collected, MAX_LIBRARIES)
         shutil.rmtree(dest, ignore_errors=True)
-        (found / "lib").rename(dest)
+        (collected / "lib").rename(dest)
     except OSError as error:
         raise BuildFailedError(f"no library came out of {image}: {error.strerror}") from error

@@ -196,12 +196,12 @@ def _python(wheel: Path) -> Path:
     if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
         return Path(sys.executable)
     names = sorted({python_of(python, abi) for python, abi, _ in rows})
-    found = next((path for name in names if (path := find_python(name))), None)
-    if found is None:
+    interpreter = next((path for name in names if (path := find_python(name))), None)
+    if interpreter is None:
         raise InfrastructureError(
             f"no Python of {' or '.join(names)} is here", hint="put one on the PATH"
         )
-    return found
+    return interpreter
 
 
 def _unpack(wheel: Path, root: Path) -> None:
@@ -276,7 +276,9 @@ class _Loading:
 def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -> Report:
     level = report.policy.cpu
     died = {path: end for path, end in outcomes.of.items() if isinstance(end, int)}
-    others = [path for path in members if path not in died and outcomes.of.get(path) != "loaded"]
+    not_loaded = [
+        path for path in members if path not in died and outcomes.of.get(path) != "loaded"
+    ]
     findings = []
     for path, number in died.items():
         name = signal.Signals(number).name
@@ -284,17 +286,19 @@ def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -
         findings.append(died_when_loaded(path, model, name, words, level))
     if outcomes.at_exit is not None:
         findings.append(died_at_exit(outcomes.at_exit, model, level))
-    loaded = len(members) - len(died) - len(others)
+    loaded = len(members) - len(died) - len(not_loaded)
     summary = f"emulated: {loaded} of {len(members)} libraries loaded on {model}"
-    if others:
-        summary += f", {others[0]} not ({outcomes.of.get(others[0], 'not begun')})"
+    if not_loaded:
+        summary += f", {not_loaded[0]} not ({outcomes.of.get(not_loaded[0], 'not begun')})"
     check = report.check("cpu")
     new = Check(
         id="cpu",
         status="failed" if findings or check.status == "failed" else "passed",
         findings=(*check.findings, *findings),
         note=check.note,
-        undecided=tuple(path for path in check.undecided if path in others or path not in members),
+        undecided=tuple(
+            path for path in check.undecided if path in not_loaded or path not in members
+        ),
         emulated=summary,
     )
     return report.replaced(new)

@@ -13,7 +13,7 @@ from farm.wheel.needs import foreign
 from farm.wheel.pe import is_brought_along, owner
 from farm.wheel.policy import Check, Finding
 from farm.wheel.python_api import wrong_names
-from farm.wheel.symbols import given_names, missing_names
+from farm.wheel.symbols import NEWER_WINDOWS, given_names, missing_names
 from farm.wheel.tags import LOADER
 
 # The system's: a second copy in one process, or one that does not fit the kernel's or driver's
@@ -35,12 +35,12 @@ def check(subject: Subject) -> Check:
     contents = subject.contents
     missing = missing_names(contents.libraries, subject.needs, contents.symbols, subject.tags)
     findings = [_symbols(path, problem) for path, problem in missing]
-    given = given_names(contents.symbols)
+    exported = given_names(contents.symbols)
     for library in subject.loadable:
         findings += [*_refused(library), *_shadows(library)]
         symbols = contents.symbols.get(library.path)
         if symbols is not None:
-            problems = wrong_names(library, symbols, given, subject.tags)
+            problems = wrong_names(library, symbols, exported, subject.tags)
             findings += [_python_api(library.path, problem) for problem in problems]
     findings += [_no_library(path) for path in _not_libraries(subject)]
     if not findings and not contents.libraries and (reason := unread(subject.tags)):
@@ -95,6 +95,15 @@ def _shadows(library: Library) -> Iterator[Finding]:
 
 
 def _symbols(where: str, what: str) -> Finding:
+    if what.endswith(NEWER_WINDOWS):
+        return Finding(
+            check="link",
+            where=where,
+            what=what,
+            why="loading it fails with error 127 on each Windows whose DLL lacks the function",
+            fix="compile for the oldest Windows that the wheel is for: define _WIN32_WINNT=0x0A00, "
+            "or ask GetProcAddress for the function",
+        )
     return Finding(
         check="link",
         where=where,
