@@ -45,11 +45,11 @@ def read_tree(root: Path) -> Tree:
     """The files of a source tree, without Python's caches; of a git checkout those that git tracks
     or would add.
     """
-    found = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
+    paths = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
     tree = Tree([], {}, [])
     top = Path(os.path.realpath(root))
     # By parts: paths of Windows compare without case.
-    for path in sorted(found, key=lambda path: path.relative_to(root).parts):
+    for path in sorted(paths, key=lambda path: path.relative_to(root).parts):
         if "__pycache__" in path.parts:
             continue
         if path.is_file():
@@ -74,7 +74,7 @@ def tree_files(root: Path) -> list[Path]:
 def _of_checkout(root: Path) -> set[Path]:
     # Those that a hook of git sets are about another checkout.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    found = set()
+    paths = set()
     for which in _LISTED:
         command = ["git", "-C", str(root), "ls-files", "-z", *which]
         try:
@@ -88,8 +88,8 @@ def _of_checkout(root: Path) -> set[Path]:
                 f"git cannot list the files of {root}: "
                 f"{done.stderr.decode(errors='replace').strip()[:500]}"
             )
-        found |= {root / os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
-    return found
+        paths |= {root / os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+    return paths
 
 
 class TreeDigest:

@@ -101,27 +101,27 @@ def write(dest: Path, files: Mapping[Path, bytes]) -> None:
     """Write `files` below `dest`, all or none; UsageError: there can be no such folder; or the
     machine has no room.
     """
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        make_folder(dest, made)
+        make_folder(dest, created)
         with temporary_folder(".farm-", dest) as part:
             for file, data in files.items():
                 new = part / "new" / file
                 with naming(dest / file):
                     new.parent.mkdir(parents=True, exist_ok=True)
                     new.write_bytes(data)
-            _put(part / "new", files, dest, part / "old", made)
+            _put(part / "new", files, dest, part / "old", created)
     except BaseException:
-        remove(made)
+        remove(created)
         raise
 
 
-def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
-    """Move `files` from below `new` to below `dest`, all or none, noted in `made`; `old` keeps what
+def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, created: list[Path]) -> None:
+    """Move `files` from below `new` to below `dest`, all or none, noted in `created`; `old` keeps what
     was there.
     """
     added: list[Path] = []
-    kept: list[Path] = []
+    replaced: list[Path] = []
     try:
         for file in files:
             target = dest / file
@@ -132,17 +132,17 @@ def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Pat
                 )
             if os.path.lexists(target):
                 (old / file).parent.mkdir(parents=True, exist_ok=True)
-                kept.append(file)
+                replaced.append(file)
                 retry_while_open(target.replace, old / file)
             added.append(target)
             retry_while_open((new / file).replace, target)
     except BaseException:
         remove(added)
-        for file in kept:
+        for file in replaced:
             with contextlib.suppress(FileNotFoundError):  # Ctrl-C before it was moved
                 retry_while_open((old / file).replace, dest / file)
         raise
-    made += added
+    created += added
 
 
 def remove(made: list[Path]) -> None:

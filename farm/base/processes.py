@@ -49,13 +49,13 @@ if sys.platform == "linux":
 
     def marked(handle: str) -> list[int]:
         """The processes of a job."""
-        wanted = f"{MARK}={handle}".encode()
-        found = []
+        mark = f"{MARK}={handle}".encode()
+        pids = []
         for entry in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
-                if wanted in entry.read_bytes().split(b"\0"):
-                    found.append(int(entry.parent.name))
-        return [pid for pid in found if started(pid)]
+                if mark in entry.read_bytes().split(b"\0"):
+                    pids.append(int(entry.parent.name))
+        return [pid for pid in pids if started(pid)]
 
     def memory_of(pid: int) -> int:
         """Bytes of memory that a process holds, shared pages included; 0 when it has ended."""
@@ -92,12 +92,12 @@ else:
 
     def marked(handle: str) -> list[int]:
         """The processes of a job."""
-        found = []
+        pids = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):  # of another user, or it has ended
                 if process.environ().get(MARK) == handle:
-                    found.append(process.pid)
-        return found
+                    pids.append(process.pid)
+        return pids
 
     def memory_of(pid: int) -> int:
         """Bytes of memory that the system gave to a process; 0 when it has ended."""
@@ -108,9 +108,9 @@ else:
 
     def _affinity() -> list[int]:
         """The CPUs of this process; macOS has no such setting."""
-        own = psutil.Process()
-        if hasattr(own, "cpu_affinity"):
-            return own.cpu_affinity()
+        process = psutil.Process()
+        if hasattr(process, "cpu_affinity"):
+            return process.cpu_affinity()
         return list(range(os.cpu_count() or 1))
 
     def machine() -> tuple[float, int]:
@@ -119,9 +119,9 @@ else:
 
     def limit_cpus(cpus: float) -> None:
         """This process uses so many CPUs, its children with it."""
-        own = psutil.Process()
-        if hasattr(own, "cpu_affinity"):
-            own.cpu_affinity(_affinity()[: max(1, int(cpus))])
+        process = psutil.Process()
+        if hasattr(process, "cpu_affinity"):
+            process.cpu_affinity(_affinity()[: max(1, int(cpus))])
 
 
 if sys.platform == "win32":
@@ -161,8 +161,8 @@ if sys.platform == "win32":
         The rest may hold credentials; nor does it see this user's profile, where pip and git keep
         theirs.
         """
-        own = {name: os.environ[name] for name in KEPT if name in os.environ}
-        root = own.get("SystemRoot", r"C:\Windows")
+        inherited = {name: os.environ[name] for name in KEPT if name in os.environ}
+        root = inherited.get("SystemRoot", r"C:\Windows")
         # cmd.exe, tar.exe and curl.exe are found here; a service's PATH need not have it.
         needed = [
             rf"{root}\System32",
@@ -170,19 +170,19 @@ if sys.platform == "win32":
             rf"{root}\System32\Wbem",
             rf"{root}\System32\WindowsPowerShell\v1.0",
         ]
-        have = {entry.rstrip("\\").lower() for entry in own.get("PATH", "").split(";")}
-        own["PATH"] = ";".join(
-            [*filter(None, [own.get("PATH")]), *(e for e in needed if e.lower() not in have)]
+        have = {entry.rstrip("\\").lower() for entry in inherited.get("PATH", "").split(";")}
+        inherited["PATH"] = ";".join(
+            [*filter(None, [inherited.get("PATH")]), *(e for e in needed if e.lower() not in have)]
         )
-        made = {"HOME": home, "USERPROFILE": home, "APPDATA": rf"{home}\AppData\Roaming"}
-        made |= {
+        folders = {"HOME": home, "USERPROFILE": home, "APPDATA": rf"{home}\AppData\Roaming"}
+        folders |= {
             "LOCALAPPDATA": rf"{home}\AppData\Local",
             "TEMP": rf"{home}\Temp",
             "TMP": rf"{home}\Temp",
         }
         for name in ("APPDATA", "LOCALAPPDATA", "TEMP"):
-            Path(made[name]).mkdir(parents=True, exist_ok=True)
-        return own | made
+            Path(folders[name]).mkdir(parents=True, exist_ok=True)
+        return inherited | folders
 
     def remove(folder: Path) -> None:
         """Removes a folder with all that is in it; one that is not there is fine.
@@ -245,12 +245,12 @@ else:
         `tree`: it has a root file system of its own, where nothing of them holds.
         """
         if tree:
-            own = {}
+            inherited = {}
         else:
-            own = {name: os.environ[name] for name in KEPT if name in os.environ}
+            inherited = {name: os.environ[name] for name in KEPT if name in os.environ}
         # In English, and sorted as in a container: what a tool says is read for the cause of its
         # failure.
-        return {**own, "LC_ALL": "C.UTF-8", "PATH": own.get("PATH", PATH), "HOME": home}
+        return {**inherited, "LC_ALL": "C.UTF-8", "PATH": inherited.get("PATH", PATH), "HOME": home}
 
     def remove(folder: Path) -> None:
         """Removes a folder with all that is in it; one that is not there is fine."""

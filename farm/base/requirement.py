@@ -20,8 +20,8 @@ def stated_name(metadata: bytes) -> str:
 
     `email` keeps line ends before a value up to Python 3.13 and drops them in 3.14.8.
     """
-    found = _NAME.search(metadata)
-    return found[1].decode(errors="replace") if found else ""
+    match = _NAME.search(metadata)
+    return match[1].decode(errors="replace") if match else ""
 
 
 def read_requirement(line: str) -> Requirement:

@@ -143,9 +143,9 @@ def checked_copy(
     place = folder / f".copy-{secrets.token_hex(8)}"
     try:
         with open_plain(source) as stream, create_new(place) as copy:
-            found = copy_to(stream, copy, size)
+            copied = copy_to(stream, copy, size)
             copy.seek(0)
-            yield copy if found == (sha256, size) else None
+            yield copy if copied == (sha256, size) else None
     finally:
         with contextlib.suppress(FileNotFoundError):
             place.unlink()
@@ -260,8 +260,8 @@ def writable_by_others(folder: Path, *, sticky_is_safe: bool = False) -> str | N
     # that its entries give to anybody.
     private_group = status.st_gid in (0, os.geteuid()) and not has_acl(folder)
     group = status.st_mode & stat.S_IWGRP and not private_group
-    others = status.st_mode & stat.S_IWOTH
-    if not group and not others:
+    world = status.st_mode & stat.S_IWOTH
+    if not group and not world:
         return None
     if sticky_is_safe and status.st_mode & stat.S_ISVTX:
         return None

@@ -77,22 +77,22 @@ def duration(seconds: float) -> str:
     """`7.3 s`, `2 min 05 s`, `6 min` or `3 h 07 min`."""
     if seconds < 10:
         return f"{max(seconds, 0):.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s".removesuffix(" 00 s")
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min".removesuffix(" 00 min")
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02} s".removesuffix(" 00 s")
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02} min".removesuffix(" 00 min")
 
 
 def parse_age(text: str) -> timedelta:
     """Hours, days or weeks: `12h`, `90d`, `12w`; ValueError for anything else."""
     from datetime import timedelta  # noqa: PLC0415 slow to import
 
-    found = re.fullmatch(r"([0-9]{1,5})([hdw])", text, re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,5})([hdw])", text, re.ASCII)
+    if match is None:
         raise ValueError(f"not an age: {text[:80]!r}; write 12h, 90d or 12w")
-    return timedelta(hours=int(found[1]) * {"h": 1, "d": 24, "w": 168}[found[2]])
+    return timedelta(hours=int(match[1]) * {"h": 1, "d": 24, "w": 168}[match[2]])
 
 
 def json_lines(data: object) -> str:

@@ -215,17 +215,17 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
             f"{path}:{line}: a value of kind {kind!r} is not supported; write text in quotes"
         )
     if isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
+        first_lines: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise UsageError(f"{path}:{line}: a key must be a word")
-            if key.value in seen:
+            if key.value in first_lines:
                 raise UsageError(
                     f"{path}:{line}: key {key.value!r} appears twice (first on line "
-                    f"{seen[key.value]})"
+                    f"{first_lines[key.value]})"
                 )
-            seen[key.value] = line
+            first_lines[key.value] = line
             _check_nodes(key, path, loader)
             _check_nodes(value, path, loader)
     elif isinstance(node, yaml.SequenceNode):
@@ -288,13 +288,13 @@ def explain(
     for problem in problems:
         if problem["type"] == "extra_forbidden":
             *folder, name = problem["loc"]
-            known = sorted(_fields_at(model, tuple(folder)))
-            near = nearest(str(name), known)
-            meant.update((*folder, other) for other in near[:1])
+            fields = sorted(_fields_at(model, tuple(folder)))
+            near = nearest(str(name), fields)
+            meant.update((*folder, field) for field in near[:1])
             if near:
                 hint = f"did you mean {near[0]!r}?"
             else:
-                hint = f"known here: {', '.join(known)}"
+                hint = f"known here: {', '.join(fields)}"
             lines[problem["loc"]] = f"unknown key {_dotted(problem['loc'])!r}; {hint}"
     for problem in problems:
         # A required key that was misspelt is one mistake.
@@ -341,10 +341,10 @@ def _message(problem: ErrorDetails) -> str:
     if kind == "string_pattern_mismatch":
         meaning = MEANINGS.get(context["pattern"])
         if meaning:
-            wanted = f"is not {meaning}"
+            rule = f"is not {meaning}"
         else:
-            wanted = f"must match {context['pattern']}"
-        return f"{problem['input'][:MAX_SHORT]!r} {wanted}"
+            rule = f"must match {context['pattern']}"
+        return f"{problem['input'][:MAX_SHORT]!r} {rule}"
     if kind in ("literal_error", "union_tag_invalid"):
         # Both hold the words as Python writes them, in quotes.
         words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
@@ -369,14 +369,14 @@ def find(
     tags of unions.
     """
     line = node.start_mark.line + 1
-    found = []
+    path = []
     for part in loc:
         inner = _inside(node, part)
         if inner:
             line, node = inner
         if inner or part == "[key]" or (part == loc[-1] and isinstance(node, yaml.MappingNode)):
-            found.append(part)
-    return int(line), node, tuple(found)
+            path.append(part)
+    return int(line), node, tuple(path)
 
 
 def _inside(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
@@ -402,11 +402,11 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
     models = [model]
     for part in loc:
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
-        models = [found for field in fields for found in _models_in(field.annotation)] or models
+        models = [inner for field in fields for inner in _models_in(field.annotation)] or models
     return {field.alias or name for m in models for name, field in m.model_fields.items()}
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for inner in getattr(annotation, "__args__", ()) for found in _models_in(inner)]
+    return [model for inner in getattr(annotation, "__args__", ()) for model in _models_in(inner)]

@@ -34,9 +34,9 @@ def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
     folder = ROOT / package.replace(".", "/")
     if module == "main":
         name = f"farm_{folder.name}"
-        found = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+        files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
         members = {
-            f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes() for file in found
+            f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes() for file in files
         }
         name += ".main"
     else:

@@ -157,9 +157,9 @@ def _load_all(loading: "_Loading", members: list[str]) -> _Outcomes:
     for _ in range(_MAX_STARTS):
         if start == len(members):  # the last one ended its process, or there is none
             break
-        seen, end, last_line = loading.load(members[start:])
-        reached_exit = seen.pop(len(members) - start, None) is not None
-        outcomes.of |= {members[start + number]: text for number, text in seen.items()}
+        loaded, end, last_line = loading.load(members[start:])
+        reached_exit = loaded.pop(len(members) - start, None) is not None
+        outcomes.of |= {members[start + number]: text for number, text in loaded.items()}
         # Other ends of a process that leaves are no matter of the CPU.
         if reached_exit:
             if end == signal.SIGILL:
@@ -167,7 +167,7 @@ def _load_all(loading: "_Loading", members: list[str]) -> _Outcomes:
             break
         if end is None:
             break
-        last = start + max(seen, default=0)
+        last = start + max(loaded, default=0)
         outcomes.of[members[last]] = end
         outcomes.last_words[members[last]] = last_line
         start = last + 1
@@ -196,12 +196,12 @@ def _python(wheel: Path) -> Path:
     if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
         return Path(sys.executable)
     names = sorted({python_of(python, abi) for python, abi, _ in rows})
-    found = next((path for name in names if (path := find_python(name))), None)
-    if found is None:
+    interpreter = next((path for name in names if (path := find_python(name))), None)
+    if interpreter is None:
         raise InfrastructureError(
             f"no Python of {' or '.join(names)} is here", hint="put one on the PATH"
         )
-    return found
+    return interpreter
 
 
 def _unpack(wheel: Path, root: Path) -> None:
@@ -262,21 +262,21 @@ class _Loading:
                 code = None
                 os.killpg(child.pid, signal.SIGKILL)
         lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-        seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+        printed = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
         with errors.open("rb") as written:
             written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
             text = written.read().decode("utf-8", "replace")
         last_line = text.strip().rpartition("\n")[2][:_LAST_WORDS]
         if code is None:
-            return seen, f"not loaded within {_LIMIT_S} s", last_line
+            return printed, f"not loaded within {_LIMIT_S} s", last_line
         # qemu ends itself by the signal that ended the program.
-        return seen, -code if code < 0 else None, last_line
+        return printed, -code if code < 0 else None, last_line
 
 
 def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -> Report:
     level = report.policy.cpu
     died = {path: end for path, end in outcomes.of.items() if isinstance(end, int)}
-    others = [path for path in members if path not in died and outcomes.of.get(path) != "loaded"]
+    folders = [path for path in members if path not in died and outcomes.of.get(path) != "loaded"]
     findings = []
     for path, number in died.items():
         name = signal.Signals(number).name
@@ -284,17 +284,17 @@ def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -
         findings.append(died_when_loaded(path, model, name, words, level))
     if outcomes.at_exit is not None:
         findings.append(died_at_exit(outcomes.at_exit, model, level))
-    loaded = len(members) - len(died) - len(others)
+    loaded = len(members) - len(died) - len(folders)
     summary = f"emulated: {loaded} of {len(members)} libraries loaded on {model}"
-    if others:
-        summary += f", {others[0]} not ({outcomes.of.get(others[0], 'not begun')})"
+    if folders:
+        summary += f", {folders[0]} not ({outcomes.of.get(folders[0], 'not begun')})"
     check = report.check("cpu")
     new = Check(
         id="cpu",
         status="failed" if findings or check.status == "failed" else "passed",
         findings=(*check.findings, *findings),
         note=check.note,
-        undecided=tuple(path for path in check.undecided if path in others or path not in members),
+        undecided=tuple(path for path in check.undecided if path in folders or path not in members),
         emulated=summary,
     )
     return report.replaced(new)

@@ -56,9 +56,10 @@ def find_python(name: str) -> Path | None:
     free = bool(match[3])
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version and free == running_free():
         return Path(sys.executable)
-    wanted = ["cpython", *version.split("."), str(int(free))]
+    answer = ["cpython", *version.split("."), str(int(free))]
     return next(
-        (found for found in _candidates(version + match[3]) if _answers(found, wanted)), None
+        (candidate for candidate in _candidates(version + match[3]) if _answers(candidate, answer)),
+        None,
     )
 
 
@@ -66,12 +67,14 @@ def other_platform(filenames: Iterable[str]) -> str | None:
     """Why none of these wheels is for this machine, as pip judges platform tags: its glibc is
     older, or it is another system. None where one is, and where no names are given.
     """
-    here = list(platform_tags())
-    wanted = {tag.rpartition("-")[2] for name in filenames for tag in parse_wheel_name(name).tags}
-    if not wanted or not wanted.isdisjoint([*here, "any"]):
+    supported = list(platform_tags())
+    platforms = {
+        tag.rpartition("-")[2] for name in filenames for tag in parse_wheel_name(name).tags
+    }
+    if not platforms or not platforms.isdisjoint([*supported, "any"]):
         return None
-    newest = next((tag for tag in here if tag.startswith("manylinux_")), here[0])
-    return f"the wheel is for {' or '.join(sorted(wanted))}, this machine for {newest}"
+    newest = next((tag for tag in supported if tag.startswith("manylinux_")), supported[0])
+    return f"the wheel is for {' or '.join(sorted(platforms))}, this machine for {newest}"
 
 
 def running_free() -> bool:
@@ -89,14 +92,14 @@ def _candidates(version: str) -> Iterator[Path]:
         # which keeps the PATH.
         versions = Path(folder).parent / "versions"
         if Path(folder).name == "shims" and os.path.isdir(versions):  # noqa: PTH112
-            there = versions.glob(f"{version.removesuffix('t')}.*/bin/python{version}")
+            interpreters = versions.glob(f"{version.removesuffix('t')}.*/bin/python{version}")
             yield from sorted(
-                there,
+                interpreters,
                 key=lambda path: [int(n) for n in re.findall(r"\d+", str(path))],
                 reverse=True,
             )
-        elif (found := shutil.which(f"python{version}", path=folder)) is not None:
-            yield Path(found)
+        elif (program := shutil.which(f"python{version}", path=folder)) is not None:
+            yield Path(program)
             # Version managers put programs of this name on the PATH that only say that there is no
             # such version.
 
@@ -124,7 +127,7 @@ def make_environment(dest: Path, python: Path) -> Path:
     # Isolated: PYTHONPATH and packages of the user must have no part in it.
     command = [str(python), "-I", "-m", "venv", "--without-pip", str(dest)]
     try:
-        made = subprocess.run(
+        done = subprocess.run(
             command,
             env=_environ(),
             stdin=subprocess.DEVNULL,
@@ -136,10 +139,10 @@ def make_environment(dest: Path, python: Path) -> Path:
         raise InfrastructureError(
             f"{python}: cannot make a virtual environment: {error}"
         ) from error
-    if made.returncode != 0:
+    if done.returncode != 0:
         raise InfrastructureError(
             f"{python}: cannot make a virtual environment in {dest}: "
-            f"{_last_lines(made.stdout + made.stderr)}",
+            f"{_last_lines(done.stdout + done.stderr)}",
             hint="on Debian the module venv is in the package python3-venv",
         )
     return dest / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -159,8 +162,8 @@ def _environ() -> dict[str, str]:
     pip's `--isolated` leaves the machine's own pip.conf in force; this file name turns that off as
     well.
     """
-    kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
-    return {**kept, "PIP_CONFIG_FILE": os.devnull}
+    variables = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    return {**variables, "PIP_CONFIG_FILE": os.devnull}
 
 
 def probe_environment(home: Path, passed: Sequence[str] = ()) -> dict[str, str]:
@@ -248,13 +251,13 @@ def install(
         # pip 26 takes 3.10 and newer: an older Python brings a pip of its age.
         code = _run_logged([str(python), "-I", "-m", "ensurepip"], log, line, end)
         code = code or _run_logged([str(python), "-I", "-m", "pip", *words], log, line, end)
-    what = " ".join(
+    command = " ".join(
         ["pip install", *(re.sub("(?<=://)[^/@]*@", "****@", word) for word in source), requirement]
     )
     if code is None:
-        raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}")
+        raise SmokeFailedError(f"{command} did not finish in {timeout_s:g} s", hint=f"log: {log}")
     if code:
-        raise _failure(f"{what} failed with exit code {code}", python, requirement, source, log)
+        raise _failure(f"{command} failed with exit code {code}", python, requirement, source, log)
 
 
 def _failure(
@@ -334,7 +337,7 @@ def _run_logged(
     """Run a command whose output goes to `log`, line by line to `line` too: its exit code; None:
     ended at `end`.
     """
-    rest = b""
+    unfinished = b""
     with log.open("wb") as file, log.open("rb") as written:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=_environ()
@@ -345,8 +348,8 @@ def _run_logged(
                     code = child.wait(POLL_S)
                 except subprocess.TimeoutExpired:
                     code = None
-                *whole, rest = (rest + written.read()).split(b"\n")
-                for text in whole:
+                *lines, unfinished = (unfinished + written.read()).split(b"\n")
+                for text in lines:
                     line(text.decode("utf-8", "replace"))
                 if code is not None or time.monotonic() > end:
                     return code

@@ -132,11 +132,13 @@ def check_profiler(torch: Any, device: str) -> str:
     """A trace of a product names the operation, and on a card its kernels."""
     kinds = torch.profiler.ProfilerActivity
     x = torch.ones(256, 256, device=device)
-    with torch.profiler.profile(activities=[kinds.CPU] + [kinds.CUDA] * (device == "cuda")) as seen:
+    with torch.profiler.profile(
+        activities=[kinds.CPU] + [kinds.CUDA] * (device == "cuda")
+    ) as trace:
         (x + x).sum().item()
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "trace.json")
-        seen.export_chrome_trace(file)
+        trace.export_chrome_trace(file)
         with open(file, encoding="utf-8") as stream:
             events = json.load(stream)["traceEvents"]
     names = {str(event.get("name")) for event in events}
@@ -163,7 +165,7 @@ def check_onednn(torch: Any) -> str:
             if len(word) > i + 3
         }
     )
-    if not any(one.startswith("convolution ") for one in used):
+    if not any(ones.startswith("convolution ") for ones in used):
         raise FailedError(printed[-500:] or "oneDNN said nothing", "a convolution in oneDNN")
     isa = [line.partition("isa:")[2] for line in printed.splitlines() if "isa:" in line]
     return "; ".join([*isa[:1], *used])
@@ -209,22 +211,22 @@ def mkl_code(printed: str) -> str:
     )
     if line is None or "GEMM" not in printed:
         raise FailedError(printed[-500:] or "MKL said nothing", "a product in MKL")
-    taken = line.partition(" for ")[2][:150]
+    branch = line.partition(" for ")[2][:150]
     isa = printed.partition("isa:")[2].partition("\n")[0]
     has, used = (
         next(
             (place for place, names in enumerate(LEVELS) if any(name in text for name in names)),
             len(LEVELS),
         )
-        for text in (isa, taken)
+        for text in (isa, branch)
     )
     # On CPUs of other makers it names no code, whatever it takes.
-    if isa and used > has and "Architecture processors" not in taken:
+    if isa and used > has and "Architecture processors" not in branch:
         return Warned(
-            taken,
+            branch,
             f"MKL takes older code on this CPU, which has {LEVELS[has][0]}: products are slower",
         )
-    return taken
+    return branch
 
 
 def check_openblas(torch: Any) -> str:
@@ -261,8 +263,8 @@ def _mapped(name: str, beside: str) -> str | None:
             files = [line.split(maxsplit=5)[-1].strip() for line in maps]
     except OSError:
         return None
-    found = [file for file in files if os.path.basename(file).startswith(name)]
-    return min(found, key=lambda file: not file.startswith(beside), default=None)
+    paths = [file for file in files if os.path.basename(file).startswith(name)]
+    return min(paths, key=lambda file: not file.startswith(beside), default=None)
 
 
 def check_threads(torch: Any) -> str:
@@ -277,28 +279,28 @@ def check_threads(torch: Any) -> str:
 
 def checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
     """The checks of the CPU part, by name: those that the promised features ask for."""
-    found: dict[str, tuple[str, Callable[[], str]]] = {
+    functions: dict[str, tuple[str, Callable[[], str]]] = {
         "all-reduce by gloo": ("gloo", functools.partial(check_all_reduce, torch, "gloo")),
         "profiler": ("kineto", functools.partial(check_profiler, torch, "cpu")),
         "oneDNN": ("onednn", functools.partial(check_onednn, torch)),
         "MKL": ("mkl", functools.partial(check_mkl, torch)),
         "threads": ("mkl", functools.partial(check_threads, torch)),
     }
-    chosen = {name: check for name, (feature, check) in found.items() if feature in promised}
+    selected = {name: check for name, (feature, check) in functions.items() if feature in promised}
     if promised and "mkl" not in promised:
-        chosen["OpenBLAS"] = functools.partial(check_openblas, torch)
+        selected["OpenBLAS"] = functools.partial(check_openblas, torch)
     if promised:
-        return {"features": functools.partial(check_present, torch, promised), **chosen}
+        return {"features": functools.partial(check_present, torch, promised), **selected}
     return {}
 
 
 def card_checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
     """The checks of the GPU part, by name."""
-    found: dict[str, tuple[str, Callable[[], str]]] = {
+    functions: dict[str, tuple[str, Callable[[], str]]] = {
         "all-reduce by NCCL": ("nccl", functools.partial(check_all_reduce, torch, "nccl")),
         "profiler on cuda": ("kineto", functools.partial(check_profiler, torch, "cuda")),
     }
-    return {name: check for name, (feature, check) in found.items() if feature in promised}
+    return {name: check for name, (feature, check) in functions.items() if feature in promised}
 
 
 def _start(
@@ -348,11 +350,11 @@ def check_compile(torch: Any, device: str) -> str:
     model = torch.nn.Sequential(
         torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
     ).to(device)
-    given = torch.ones(8, 16, device=device)
+    environment = torch.ones(8, 16, device=device)
     with torch.no_grad():
-        expected = model(given)
+        expected = model(environment)
         try:
-            result = torch.compile(model)(given)
+            result = torch.compile(model)(environment)
         except RuntimeError as error:
             lines = str(error).strip().splitlines()
             if lines and "supported" in lines[0]:  # torch's own word on this system or this Python

@@ -27,12 +27,12 @@ def check_installed(distribution: str, expected: str | None) -> str:
     except ImportError:
         raise NotRunError("Python 3.7 cannot look up versions") from None
     try:
-        found = str(metadata.version(distribution))
+        version = str(metadata.version(distribution))
     except metadata.PackageNotFoundError:
         raise FailedError(f"{distribution} is not installed", expected or "a version") from None
-    if expected is not None and found != expected:
-        raise FailedError(found, expected)
-    return found
+    if expected is not None and version != expected:
+        raise FailedError(version, expected)
+    return version
 
 
 def check_import(name: str) -> str:
@@ -103,17 +103,17 @@ def arch_list(module: Any) -> list[str]:
 
 
 def check_version(module: Any, expected: str | None) -> str:
-    found = str(module.__version__)
-    if expected is not None and found != expected:
-        raise FailedError(found, expected)
-    return found
+    version = str(module.__version__)
+    if expected is not None and version != expected:
+        raise FailedError(version, expected)
+    return version
 
 
 def check_cuda_version(module: Any, expected: str | None) -> str:
-    found = "none" if module.version.cuda is None else str(module.version.cuda)
-    if expected is not None and found != expected:
-        raise FailedError(found, expected)
-    return found
+    version = "none" if module.version.cuda is None else str(module.version.cuda)
+    if expected is not None and version != expected:
+        raise FailedError(version, expected)
+    return version
 
 
 def check_config(module: Any) -> str:

@@ -209,14 +209,14 @@ def gamma(terms: int, roundoff: float) -> float:
 @contextlib.contextmanager
 def exactly(torch: Any, *, tf32: bool = False) -> Iterator[None]:
     """Without the short cuts that torch allows itself in products, but TF32 where it is wanted."""
-    wanted = [
+    expected = [
         (torch.backends.cuda.matmul, "allow_tf32", tf32),
         (torch.backends.cudnn, "allow_tf32", tf32),
         (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False),
         (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
     ]
     before = []
-    for place, name, value in wanted:
+    for place, name, value in expected:
         with contextlib.suppress(
             AttributeError, AssertionError
         ):  # older releases do not have all of them
@@ -288,16 +288,16 @@ def check_float8_matmul(torch: Any, device: str) -> str:
     if not hasattr(torch, "_scaled_mm") or not hasattr(torch, "float8_e4m3fn"):
         raise NotRunError("this torch has no float8 product")
     generator = torch.Generator().manual_seed(1)
-    one = torch.ones((), dtype=torch.float32, device=device)
+    scale = torch.ones((), dtype=torch.float32, device=device)
     overall = 0.0
     # torch._scaled_mm takes multiples of 16, and its second matrix column by column: hence `.t()`
     # below.
     for rows, inner, cols in ((32, 16, 16), (64, 64, 64), (128, 1024, 256)):
         a = torch.randint(-8, 9, (rows, inner), generator=generator).double() / 8
         b = torch.randint(-8, 9, (cols, inner), generator=generator).double() / 8
-        left = a.to(torch.float8_e4m3fn).to(device)
+        first = a.to(torch.float8_e4m3fn).to(device)
         right = b.to(torch.float8_e4m3fn).to(device).t()
-        got = torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.float32)
+        got = torch._scaled_mm(first, right, scale_a=scale, scale_b=scale, out_dtype=torch.float32)
         # Hopper's units keep about 14 bits of a float8 sum (DeepSeek-V3 technical report, section
         # 3.5.2).
         label = f"{rows}x{inner} @ {inner}x{cols}"
@@ -322,8 +322,8 @@ def check_strided(torch: Any, device: str) -> str:
     }
     overall = 0.0
     with exactly(torch):
-        for label, (a, b, left, right) in pairs.items():
-            got = left @ right
+        for label, (a, b, first, right) in pairs.items():
+            got = first @ right
             overall = max(
                 overall,
                 product_share(torch, label, a.double(), b.double(), got, 2.0**-24, 2.0**-24),
