@@ -17,7 +17,7 @@ PAGE = """\
 
 What a channel of `ci/matrix.yaml` pins can be overridden for one build. The nearest place wins: the
 command line, then the variable, `options:` in `ci/farm.yaml`, the channel, the option's default.
-`farm plan` prints each value with its origin.
+`farm plan --all` prints each value with its origin.
 
 {table}
 This table is written by `make generate` from `farm/plan/options.py`.

@@ -40,13 +40,13 @@ LIBRARIES = {
 }
 LIBSTDCXX = "libstdc++.so.6"
 SYMBOL = re.compile(
-    r"\s*\d+: [0-9a-f]+\s+(?P<size>\d+|0x[0-9a-f]+) (?P<type>\w+)\s+(?P<bind>\w+)\s+\w+\s+(?P<section>\w+) "
+    r"\s*\d+: (?P<value>[0-9a-f]+)\s+(?P<size>\d+|0x[0-9a-f]+) (?P<type>\w+)\s+(?P<bind>\w+)\s+\w+\s+(?P<section>\w+) "
     r"(?P<name>[^@\s]+)(?P<mark>@@?)(?P<version>\S+)"
 )
 SECTIONS = {
     "FUNC": (".text", "@function"),
     "IFUNC": (".text", "@function"),
-    "OBJECT": (".data", "@object"),
+    "OBJECT": (".bss", "@object"),
     "TLS": ('.section .tbss,"awT",@nobits', "@tls_object"),
 }
 # gcc 10 calls pthread_cond_clockwait and its like (glibc 2.30) where this says that they are there.
@@ -65,6 +65,8 @@ PROOF = r"""
 #include <memory_resource>
 #include <sstream>
 #include <thread>
+#include <iostream>
+#include <unistd.h>
 extern "C" double proof(double x) {
     std::stringstream text;
     text << std::exp(x) << std::pow(x, x) << std::log(x) << std::exp2(float(x));
@@ -74,19 +76,23 @@ extern "C" double proof(double x) {
     condition.wait_for(held, std::chrono::milliseconds(1));
     std::thread([] {}).join();
     bool there = std::filesystem::exists(text.str()) || std::pmr::get_default_resource() == nullptr;
+    std::cout << "proof " << x << (environ[0] ? " ran" : "") << std::endl;
     return there + std::fmod(x, 3) + std::lgamma(x);
 }
+int main(int count, char **) { return proof(count + 1.5) > 100; }
 """
 
 
 class Symbol(NamedTuple):
-    """A name that a library has: its version, whether that is the default, and what it is."""
+    """A name that a library has: its version, whether that is the default, what it is and where."""
 
     name: str
     version: str
     default: bool
     type: str
     size: int
+    value: str
+    weak: bool
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -119,7 +125,11 @@ def symbols(library: Path) -> dict[str, list[Symbol]]:
         row = SYMBOL.match(line)
         if row and row["section"] not in ("UND", "ABS") and row["type"] in SECTIONS:
             size = int(row["size"], 0)
-            symbol = Symbol(row["name"], row["version"], row["mark"] == "@@", row["type"], size)
+            default = row["mark"] == "@@"
+            weak = row["bind"] == "WEAK"
+            symbol = Symbol(
+                row["name"], row["version"], default, row["type"], size, row["value"], weak
+            )
             by_name[symbol.name].append(symbol)
     return by_name
 
@@ -137,22 +147,38 @@ def limited(every: list[Symbol], limits: dict[str, tuple[int, ...]]) -> list[Sym
     return [one._replace(default=one is default) for one in every]
 
 
+def placed(kept: list[Symbol]) -> list[str]:
+    """Lines for the assembler: names of one place, such as environ and __environ, have one place.
+
+    A program gets a copy of a variable that it names (std::cout), as large as it is here and where
+    it can be written. The copy of a weak name (environ) is that of the strong one (__environ) too.
+    """
+    places = defaultdict(list)
+    for one in kept:
+        places[SECTIONS[one.type], one.value].append(one)
+    lines = []
+    number = 0
+    for ((section, kind), _), names in places.items():
+        lines += [section, ".balign 64"]
+        for one in names:
+            number += 1
+            label = f"farm_{number}"
+            mark = "@@" if one.default else "@"
+            lines += [
+                f".weak {label}" if one.weak else f".globl {label}",
+                f".type {label},{kind}",
+                f"{label}:",
+                f".size {label},{one.size}",
+                f".symver {label},{one.name}{mark}{one.version}",
+            ]
+        lines.append(f".space {1 if kind == '@function' else max(one.size for one in names)}")
+    return lines
+
+
 def stub(library: Path, soname: str, limits: dict[str, tuple[int, ...]]) -> Path:
     """Makes the library to link with; returns its path."""
     kept = [one for every in symbols(library).values() for one in limited(every, limits)]
-    lines = []
-    for number, one in enumerate(kept):
-        section, kind = SECTIONS[one.type]
-        mark = "@@" if one.default else "@"
-        label = f"farm_{number}"
-        lines += [
-            section,
-            f".globl {label}",
-            f".type {label},{kind}",
-            f"{label}:",
-            f".size {label},{one.size}",
-            f".symver {label},{one.name}{mark}{one.version}",
-        ]
+    lines = placed(kept)
     versions = sorted({one.version for one in kept})
     script = "".join(f"{version} {{ local: farm_*; }};\n" for version in versions[:1])
     script += "".join(f"{version} {{ }};\n" for version in versions[1:])
@@ -234,16 +260,17 @@ def limit(limits: dict[str, tuple[int, ...]]) -> None:
 
 
 def proved(limits: dict[str, tuple[int, ...]]) -> bool:
-    """A library that uses what came later is linked, needs nothing newer, and is loaded."""
+    """A library and a program that use what came later are linked, need nothing newer, and run."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "proof.cpp")
         source.write_text(PROOF)
         library = Path(folder, "libproof.so")
-        command = [compiler("g++"), "-std=c++17", "-O2", "-shared", "-fPIC", "-pthread"]
-        command += ["-Wl,-z,defs", "-o", str(library), str(source)]
-        subprocess.run(command, check=True)
+        program = Path(folder, "proof")
+        command = [compiler("g++"), "-std=c++17", "-O2", "-pthread", "-Wl,-z,defs", str(source)]
+        subprocess.run([*command, "-shared", "-fPIC", "-o", str(library)], check=True)
+        subprocess.run([*command, "-o", str(program)], check=True)
         needs = subprocess.run(
-            ["readelf", "--version-info", "--wide", str(library)],
+            ["readelf", "--version-info", "--wide", str(library), str(program)],
             capture_output=True,
             text=True,
             check=True,
@@ -253,7 +280,11 @@ def proved(limits: dict[str, tuple[int, ...]]) -> bool:
         if too_new or not any(each.startswith("GLIBC_") for each in versions):
             print(f"limit_symbols: needs {too_new or 'nothing'}", file=sys.stderr)
             return False
-        load = "import ctypes, sys; p = ctypes.CDLL(sys.argv[1]).proof; p.restype = ctypes.c_double; p.argtypes = [ctypes.c_double]; print(p(2.5))"
+        said = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+        if said != "proof 2.5 ran\n":
+            print(f"limit_symbols: the program said {said!r}", file=sys.stderr)
+            return False
+        load = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).proof"
         subprocess.run([sys.executable, "-c", load, str(library)], check=True)
     print("needs at most " + ", ".join(sorted(versions)))
     return True

@@ -109,8 +109,10 @@ LEFT_OUT = (
 )
 UNWANTED = re.compile("|".join(fnmatch.translate(pattern) for pattern in LEFT_OUT))
 LARGEST_ARCHIVE = 400_000
-"""Static libraries above this many bytes stay out, except gcc's own: wheels link with shared ones.
+"""Static libraries above this many bytes stay out, except gcc's own and those of limit_symbols.py:
+wheels link with shared ones.
 """
+LIMITS = "opt/limits/"
 STUBBED = re.compile(
     r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvJitLink|nvrtc|nvrtc-builtins|cudnn\w*|nvblas)\.so"
 )
@@ -127,7 +129,7 @@ def wanted(name: str, status: os.stat_result) -> bool:
     if UNWANTED.match(name):
         return False
     if name.endswith(".a") and stat.S_ISREG(status.st_mode) and status.st_size > LARGEST_ARCHIVE:
-        return "/gcc/" in name and "libgcc" in name
+        return name.startswith(LIMITS) or ("/gcc/" in name and "libgcc" in name)
     kept = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
     return any(test(status.st_mode) for test in kept)
 
@@ -274,6 +276,9 @@ def compressed(target: Path) -> Iterator[Compressed]:
         stream.close()
 
 
+STEP_MB = 100  # between two lines of progress
+
+
 def main() -> int:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
@@ -281,6 +286,7 @@ def main() -> int:
     stubs = []
     total = 0
     count = 0
+    told = 0  # MB that were told of
     with (
         tempfile.TemporaryDirectory(prefix="stubs-") as folder,
         compressed(target) as stream,
@@ -303,6 +309,9 @@ def main() -> int:
             archive.add(path, arcname=name, recursive=False, filter=clean)
             total += status.st_size if regular else 0
             count += 1
+            if total >> 20 >= told + STEP_MB:
+                told = total >> 20
+                print(f"{told} MB packed", flush=True)
     (out / "packed.json").write_text(
         json.dumps({"files": count, "bytes": total, "stubs": stubs}) + "\n"
     )

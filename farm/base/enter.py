@@ -76,8 +76,8 @@ def enter(root: Path, binds: "list[tuple[Path, str]]") -> None:
         for source, place in [(Path("/dev"), "dev"), (Path("/proc"), "proc"), *binds]:
             _mount(source, root / place, MS_BIND | MS_REC)
         flags = os.statvfs(root).f_flag
-        locked_flags = flags & KEPT | (MS_RELATIME if flags & ST_RELATIME else 0)
-        _mount(None, root, MS_REMOUNT | MS_BIND | MS_RDONLY | locked_flags)
+        inherited_flags = flags & KEPT | (MS_RELATIME if flags & ST_RELATIME else 0)
+        _mount(None, root, MS_REMOUNT | MS_BIND | MS_RDONLY | inherited_flags)
     os.chroot(root)
     os.chdir("/")
 

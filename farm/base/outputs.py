@@ -101,18 +101,18 @@ def write(dest: Path, files: Mapping[Path, bytes]) -> None:
     """Write `files` below `dest`, all or none; UsageError: there can be no such folder; or the
     machine has no room.
     """
-    created: list[Path] = []
+    created_folders: list[Path] = []
     try:
-        make_folder(dest, created)
+        make_folder(dest, created_folders)
         with temporary_folder(".farm-", dest) as part:
             for file, data in files.items():
                 new = part / "new" / file
                 with naming(dest / file):
                     new.parent.mkdir(parents=True, exist_ok=True)
                     new.write_bytes(data)
-            _put(part / "new", files, dest, part / "old", created)
+            _put(part / "new", files, dest, part / "old", created_folders)
     except BaseException:
-        remove(created)
+        remove(created_folders)
         raise
 
 
@@ -121,7 +121,7 @@ def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, created: list[
     was there.
     """
     added: list[Path] = []
-    replaced: list[Path] = []
+    backed_up: list[Path] = []
     try:
         for file in files:
             target = dest / file
@@ -132,13 +132,13 @@ def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, created: list[
                 )
             if os.path.lexists(target):
                 (old / file).parent.mkdir(parents=True, exist_ok=True)
-                replaced.append(file)
+                backed_up.append(file)
                 retry_while_open(target.replace, old / file)
             added.append(target)
             retry_while_open((new / file).replace, target)
     except BaseException:
         remove(added)
-        for file in replaced:
+        for file in backed_up:
             with contextlib.suppress(FileNotFoundError):  # Ctrl-C before it was moved
                 retry_while_open((old / file).replace, dest / file)
         raise

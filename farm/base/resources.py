@@ -37,13 +37,13 @@ def path(project: Path, relative: str) -> Path:
     """The project's own file or folder where it has one, else the farm's; a link that leads nowhere
     is one, too.
     """
-    in_project = project / relative
-    return in_project if exists(in_project) else ROOT / relative
+    project_file = project / relative
+    return project_file if exists(project_file) else ROOT / relative
 
 
 def default(project: Path, relative: str) -> Path:
     """The project's own configuration file where it has one, else that of the example; a link as in
     `path`.
     """
-    in_project = project / relative
-    return in_project if exists(in_project) else EXAMPLE / relative
+    project_file = project / relative
+    return project_file if exists(project_file) else EXAMPLE / relative

@@ -260,8 +260,8 @@ def writable_by_others(folder: Path, *, sticky_is_safe: bool = False) -> str | N
     # that its entries give to anybody.
     private_group = status.st_gid in (0, os.geteuid()) and not has_acl(folder)
     group = status.st_mode & stat.S_IWGRP and not private_group
-    world = status.st_mode & stat.S_IWOTH
-    if not group and not world:
+    world_writable = status.st_mode & stat.S_IWOTH
+    if not group and not world_writable:
         return None
     if sticky_is_safe and status.st_mode & stat.S_ISVTX:
         return None

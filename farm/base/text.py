@@ -77,12 +77,12 @@ def duration(seconds: float) -> str:
     """`7.3 s`, `2 min 05 s`, `6 min` or `3 h 07 min`."""
     if seconds < 10:
         return f"{max(seconds, 0):.1f} s"
-    rounded = round(seconds)
-    if rounded < 60:
-        return f"{rounded} s"
-    if rounded < 3600:
-        return f"{rounded // 60} min {rounded % 60:02} s".removesuffix(" 00 s")
-    return f"{rounded // 3600} h {rounded % 3600 // 60:02} min".removesuffix(" 00 min")
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02} s".removesuffix(" 00 s")
+    return f"{total // 3600} h {total % 3600 // 60:02} min".removesuffix(" 00 min")
 
 
 def parse_age(text: str) -> timedelta:

@@ -288,13 +288,13 @@ def explain(
     for problem in problems:
         if problem["type"] == "extra_forbidden":
             *folder, name = problem["loc"]
-            fields = sorted(_fields_at(model, tuple(folder)))
-            near = nearest(str(name), fields)
-            meant.update((*folder, field) for field in near[:1])
+            field_names = sorted(_fields_at(model, tuple(folder)))
+            near = nearest(str(name), field_names)
+            meant.update((*folder, suggestion) for suggestion in near[:1])
             if near:
                 hint = f"did you mean {near[0]!r}?"
             else:
-                hint = f"known here: {', '.join(fields)}"
+                hint = f"known here: {', '.join(field_names)}"
             lines[problem["loc"]] = f"unknown key {_dotted(problem['loc'])!r}; {hint}"
     for problem in problems:
         # A required key that was misspelt is one mistake.
@@ -341,10 +341,10 @@ def _message(problem: ErrorDetails) -> str:
     if kind == "string_pattern_mismatch":
         meaning = MEANINGS.get(context["pattern"])
         if meaning:
-            rule = f"is not {meaning}"
+            expectation = f"is not {meaning}"
         else:
-            rule = f"must match {context['pattern']}"
-        return f"{problem['input'][:MAX_SHORT]!r} {rule}"
+            expectation = f"must match {context['pattern']}"
+        return f"{problem['input'][:MAX_SHORT]!r} {expectation}"
     if kind in ("literal_error", "union_tag_invalid"):
         # Both hold the words as Python writes them, in quotes.
         words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
@@ -369,14 +369,14 @@ def find(
     tags of unions.
     """
     line = node.start_mark.line + 1
-    path = []
+    parents = []
     for part in loc:
         inner = _inside(node, part)
         if inner:
             line, node = inner
         if inner or part == "[key]" or (part == loc[-1] and isinstance(node, yaml.MappingNode)):
-            path.append(part)
-    return int(line), node, tuple(path)
+            parents.append(part)
+    return int(line), node, tuple(parents)
 
 
 def _inside(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
@@ -402,11 +402,17 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
     models = [model]
     for part in loc:
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
-        models = [inner for field in fields for inner in _models_in(field.annotation)] or models
+        models = [
+            inner_model for field in fields for inner_model in _models_in(field.annotation)
+        ] or models
     return {field.alias or name for m in models for name, field in m.model_fields.items()}
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for inner in getattr(annotation, "__args__", ()) for model in _models_in(inner)]
+    return [
+        inner_model
+        for inner in getattr(annotation, "__args__", ())
+        for inner_model in _models_in(inner)
+    ]

@@ -34,9 +34,9 @@ def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
     folder = ROOT / package.replace(".", "/")
     if module == "main":
         name = f"farm_{folder.name}"
-        files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+        sources = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
         members = {
-            f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes() for file in files
+            f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes() for file in sources
         }
         name += ".main"
     else:

@@ -45,15 +45,15 @@ def full_driver(cuda: str, platform: str) -> tuple[str | None, str | None]:
     """The first driver with every feature of a toolkit, or the highest known of older ones and why
     that is in doubt.
     """
-    known = toolkits()
-    if (own := known[cuda].driver(platform)) is not None:
-        return own, None
-    older = [name for name in known if number(name) <= number(cuda)]
+    releases = toolkits()
+    if (exact := releases[cuda].driver(platform)) is not None:
+        return exact, None
+    older = [name for name in releases if number(name) <= number(cuda)]
     # NVIDIA's table has had no column for Windows since 13.1: the branch of Linux is the same.
-    branches = [text.split(".")[0] for name in older if (text := known[name].driver_linux)]
-    found = [text for name in older if (text := known[name].driver(platform))]
+    branches = [text.split(".")[0] for name in older if (text := releases[name].driver_linux)]
+    older_drivers = [text for name in older if (text := releases[name].driver(platform))]
     floor = cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(platform)
-    best = max((*found, *branches, *filter(None, [floor])), key=number, default=None)
+    best = max((*older_drivers, *branches, *filter(None, [floor])), key=number, default=None)
     return (
         best,
         f"no driver of CUDA {cuda} is known on {platform}: the newest of older toolkits counts",
@@ -136,21 +136,21 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
     """
     toolkit = wheel_toolkits().get(cuda)
     # Where a toolkit can be made of wheels, those that a build links are those that it then needs.
-    known = _read("library_wheels", models.LibraryWheels)
-    found = toolkit.library_wheels() if toolkit else known.cuda.get(cuda, [])
-    own = cudnn_wheel(cudnn, cuda) if cudnn else None
-    if cudnn and own is None and toolkit:
-        own = toolkit.cudnn.get(cudnn, {}).get("linux-x86_64")
-    if not found or (cudnn and own is None):
+    pinned = _read("library_wheels", models.LibraryWheels)
+    wheels = toolkit.library_wheels() if toolkit else pinned.cuda.get(cuda, [])
+    cudnn_pin = cudnn_wheel(cudnn, cuda) if cudnn else None
+    if cudnn and cudnn_pin is None and toolkit:
+        cudnn_pin = toolkit.cudnn.get(cudnn, {}).get("linux-x86_64")
+    if not wheels or (cudnn and cudnn_pin is None):
         return []
     if nccl := nccl_wheel(cuda, "x86_64"):
-        found = [*found, models.LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"}))]
-    if own is None:
-        return found
+        wheels = [*wheels, models.LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"}))]
+    if cudnn_pin is None:
+        return wheels
     # The folder and names are the same in all of NVIDIA's cuDNN wheels.
     folder = "nvidia/cudnn/lib"
     names = ["libcudnn*.so.*"]
-    return [*found, models.LibraryWheel(**own.model_dump(), folder=folder, libraries=names)]
+    return [*wheels, models.LibraryWheel(**cudnn_pin.model_dump(), folder=folder, libraries=names)]
 
 
 def nccl_wheel(cuda: str | None, machine: str) -> models.NcclWheel | None:
@@ -185,18 +185,18 @@ def standalone_wheel(
     """
     interpreter = "cp" + python.removeprefix("py")
     # cp313-cp313t: the tag of the interpreter is without the `t`, that of the ABI has it.
-    own = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")
-    found = [
+    name_parts = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")
+    candidates = [
         wheel
         for wheel in _read("standalone_pythons", models.StandalonePythons).wheels
         if wheel.package == package
-        and any(word in wheel.file for word in own)
+        and any(word in wheel.file for word in name_parts)
         and (wheel.file.endswith(("-any.whl", f"{machine}.whl")))
         and (major_max is None or int(wheel.file.split("-")[1].split(".")[0]) <= major_max)
     ]
     # The file lists them in ascending order.
-    if found:
-        return found[-1]
+    if candidates:
+        return candidates[-1]
     return None
 
 
@@ -220,11 +220,11 @@ def driver_branch(major: int) -> int:
 @cache
 def debian_releases() -> dict[str, models.DebianRelease]:
     """Releases of Debian and its descendants by the farm's name."""
-    known = _read("debian", models.DebianReleases).releases
-    releases = dict(known)
-    for name, release in known.items():
+    read_releases = _read("debian", models.DebianReleases).releases
+    releases = dict(read_releases)
+    for name, release in read_releases.items():
         if release.toolkit_of:
-            lender = known[release.toolkit_of]
+            lender = read_releases[release.toolkit_of]
             toolkit = {key: getattr(lender, key) for key in ("cuda", "env", "components", "cudnn")}
             releases[name] = release.model_copy(update=toolkit)
     return releases
@@ -252,9 +252,10 @@ def base_of(python: str) -> str:
     """The base image that has this Python (`py311`), else the first of the catalogue: a rule then
     says what it has.
     """
-    known = debian_releases()
+    all_releases = debian_releases()
     return next(
-        (name for name, release in known.items() if release.python == python), next(iter(known))
+        (name for name, release in all_releases.items() if release.python == python),
+        next(iter(all_releases)),
     )
 
 
@@ -289,12 +290,12 @@ def known(versions: Mapping[str, object], version: str) -> str:
     have.
     """
     names = list(versions)
-    listed = f"known: {', '.join(versions)}"
+    versions_text = f"known: {', '.join(versions)}"
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", version):
-        return listed
+        return versions_text
     if number(version) < number(names[0]):
-        return f"it begins at {names[0]}: older ones are in no table here; {listed}"
+        return f"it begins at {names[0]}: older ones are in no table here; {versions_text}"
     newer = number(version) > number(names[-1])
     if newer:
         return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue"
-    return listed
+    return versions_text

@@ -74,10 +74,10 @@ def gpus() -> Gpus:
 @cache
 def cards() -> tuple[Card, ...]:
     """Every name with every SM that it was sold with, in the order of the file."""
-    known = gpus()
+    catalogue = gpus()
     return tuple(
-        Card(name, group.sm, group.family, known.sources[group.source], group.unconfirmed)
-        for group in known.groups
+        Card(name, group.sm, group.family, catalogue.sources[group.source], group.unconfirmed)
+        for group in catalogue.groups
         for name in group.gpus
     )
 
@@ -96,15 +96,19 @@ def find(name: str) -> tuple[Card, ...]:
         # stands for them.
         head = name[: several.start()]
         return next(
-            (cards for each in several[1].split("/") if (cards := find(f"{head}[{each.strip()}]"))),
+            (
+                cards
+                for variant_name in several[1].split("/")
+                if (cards := find(f"{head}[{variant_name.strip()}]"))
+            ),
             (),
         )
     for key, index in zip(KEYS, _indices(), strict=True):
-        found = index.get(key(name))
-        if found:
+        matches = index.get(key(name))
+        if matches:
             # The chip decides where the name does not; a chip that contradicts the name is not
             # believed.
-            return tuple(card for card in found if card.sm == _sm_of_chip(name)) or found
+            return tuple(card for card in matches if card.sm == _sm_of_chip(name)) or matches
     return ()
 
 
@@ -112,7 +116,7 @@ def _sm_of_chip(line: str) -> Sm | None:
     """The SM of the chip that a line of `lspci` names before the card's name in brackets."""
     chip = re.search(_CHIP, line[:200].lower(), re.ASCII)
     # The longest beginning: GK210 is another SM than the other GK2 chips.
-    begun = [known for known in gpus().chips if chip and chip[1].startswith(known)]
+    begun = [prefix for prefix in gpus().chips if chip and chip[1].startswith(prefix)]
     return gpus().chips[max(begun, key=len)] if begun else None
 
 
@@ -122,7 +126,7 @@ def maker(name: str) -> str | None:
     words = re.sub(r"\b(?:amd|ati|intel|apple)\b", " ", text).strip()
     for company, names in gpus().others.items():
         if company.lower() in text.split() or any(
-            re.match(rf"(?:{known})\b", words) for known in names
+            re.match(rf"(?:{pattern})\b", words) for pattern in names
         ):
             return company
     return None
@@ -143,8 +147,8 @@ def beside_arm(name: str) -> bool:
 
 def without_variant(sm: int) -> str | None:
     """Why there is no variant for the machines with an SM; None: there is one."""
-    if known := gpus().too_old.get(f"sm{sm}"):
-        return known.why
+    if old_card := gpus().too_old.get(f"sm{sm}"):
+        return old_card.why
     if sm in catalog.architectures().armv8_0:
         return (
             "it sits beside Arm cores of Armv8.0, and the farm's wheels for Arm start at "
@@ -171,8 +175,8 @@ def families() -> dict[str, list[Sm]]:
 def of_no_variant() -> set[int]:
     """SMs that some nvcc of the catalogue compiles for and that are no variant's: sm_88, sm_107."""
     compiled = {sm for toolkit in catalog.toolkits().values() for sm in toolkit.sm}
-    named = {*catalog.architectures().architectures, *gpus().too_old, *gpus().renamed}
-    return compiled - {int(name[2:]) for name in named}
+    in_catalogue = {*catalog.architectures().architectures, *gpus().too_old, *gpus().renamed}
+    return compiled - {int(name[2:]) for name in in_catalogue}
 
 
 def nearest_names(name: str) -> list[str]:
@@ -180,13 +184,13 @@ def nearest_names(name: str) -> list[str]:
     # Letters alone would find wrong names of the same length for the beginning of one: GTX 950 for
     # "RTX 50".
     bare = _indices()[KEYS.index(_bare)]
-    begun = _bare(name) and [known for known in bare if known.startswith(_bare(name))]
+    begun = _bare(name) and [card_key for card_key in bare if card_key.startswith(_bare(name))]
     if begun:
-        return [bare[known][0].name for known in sorted(begun, key=len)[:3]]
+        return [bare[card_key][0].name for card_key in sorted(begun, key=len)[:3]]
     # A family that is misspelt ("Telsa K40") is not left out; the strict names have it as well.
     for key, index in zip(reversed(KEYS), reversed(_indices()), strict=True):
         if near := nearest(key(name), list(index)):
-            return [index[known][0].name for known in near]
+            return [index[card_key][0].name for card_key in near]
     return []
 
 
@@ -238,9 +242,9 @@ def _noise() -> tuple[re.Pattern[str], re.Pattern[str]]:
     part of a name.
     """
     noise = [re.findall(r"[a-z0-9]+", word) for word in sorted(gpus().noise, key=len, reverse=True)]
-    apart = "|".join(r"[\W_]*".join(word) for word in noise)
+    alternatives = "|".join(r"[\W_]*".join(word) for word in noise)
     inside = "|".join(joined for word in noise if len(joined := "".join(word)) > 4)
-    return re.compile(rf"(?<![a-z0-9])(?:{apart})(?![a-z0-9])"), re.compile(inside)
+    return re.compile(rf"(?<![a-z0-9])(?:{alternatives})(?![a-z0-9])"), re.compile(inside)
 
 
 @cache
@@ -286,12 +290,15 @@ def page_names() -> dict[str, Any]:
     return {
         "marks": _MARKS.pattern,
         "brackets": _PCI.pattern,
-        "strip": [each.pattern for each in (_LISTED, _SLICE, _MEMORY, _FORM, words)],
+        "strip": [rule.pattern for rule in (_LISTED, _SLICE, _MEMORY, _FORM, words)],
         "inside": inside.pattern,
         "loose": [_FAMILY, _SERIES],
         "index": [
-            {key: sorted({(card.name, card.sm) for card in found}) for key, found in each.items()}
-            for each in _indices()
+            {
+                key: sorted({(card.name, card.sm) for card in matches})
+                for key, matches in index.items()
+            }
+            for index in _indices()
         ],
         "chip": _CHIP,
         "chips": gpus().chips,
@@ -299,6 +306,6 @@ def page_names() -> dict[str, Any]:
         "families": families(),
         "no_variant": sorted(of_no_variant()),
         "others": gpus().others,
-        "too_old": {sm: each.why for sm, each in gpus().too_old.items()},
+        "too_old": {sm: chip.why for sm, chip in gpus().too_old.items()},
         "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
     }

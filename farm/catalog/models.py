@@ -108,8 +108,8 @@ class Drivers(Model):
 
     def driver(self, platform: str) -> str | None:
         # NVIDIA's table has columns for Linux and Windows only.
-        found: str | None = getattr(self, f"driver_{platform}", self.driver_linux)
-        return found
+        version: str | None = getattr(self, f"driver_{platform}", self.driver_linux)
+        return version
 
 
 class Toolkit(Facts, Drivers):
@@ -208,9 +208,9 @@ class WheelToolkit(WheelLayout):
         self, components: Sequence[str], cudnn: str | None, platform: str
     ) -> list[PinnedWheel]:
         """The wheels of some components, and of a cuDNN where one is wanted, for a platform."""
-        wanted = {package for name in components for package in self.components[name]}
-        found = [wheel for wheel in self.wheels[platform] if wheel.package in wanted]
-        return [*found, self.cudnn[cudnn][platform]] if cudnn else found
+        package_names = {package for name in components for package in self.components[name]}
+        pinned_wheels = [wheel for wheel in self.wheels[platform] if wheel.package in package_names]
+        return [*pinned_wheels, self.cudnn[cudnn][platform]] if cudnn else pinned_wheels
 
     def folder_in(self, package: str) -> str:
         """Below which folder the wheel of a package holds what belongs to the toolkit."""
@@ -226,11 +226,11 @@ class WheelToolkit(WheelLayout):
             LibraryWheel(
                 **wheel.model_dump(),
                 folder=f"{self.folder}/lib",
-                libraries=held.files,
-                requires=held.requires,
+                libraries=library_files.files,
+                requires=library_files.requires,
             )
             for wheel in self.wheels["linux-x86_64"]
-            if (held := self.libraries.get(wheel.package))
+            if (library_files := self.libraries.get(wheel.package))
         ]
 
 
@@ -245,7 +245,8 @@ class WheelToolkits(Model):
     @classmethod
     def _hand_down_layouts(cls, data: Any) -> Any:
         complete = {
-            cuda: data["layouts"][one["layout"]] | one for cuda, one in data["toolkits"].items()
+            cuda: data["layouts"][toolkit["layout"]] | toolkit
+            for cuda, toolkit in data["toolkits"].items()
         }
         return data | {"toolkits": complete}
 
@@ -338,8 +339,8 @@ class Pythons(Model):
     macos: list[str]
 
     def on(self, platform: str) -> list[str]:
-        found: list[str] = getattr(self, platform)
-        return found
+        tags: list[str] = getattr(self, platform)
+        return tags
 
 
 class Official(Model):
@@ -695,13 +696,15 @@ class NvidiaProvider(Model):
         """The archives of each component in the CUDA version `cuda`; `platform` is NVIDIA's
         name.
         """
-        found = dict(self.components)
+        parts_by_name = dict(self.components)
         version = tuple(map(int, cuda.split(".")))
         # In the order of the file, oldest first: a newer name replaces an older one.
-        for first, other in self.since.items():
+        for first, newer_parts in self.since.items():
             if version >= tuple(map(int, first.split("."))):
-                found |= other
-        for end, more in self.added_below.get(platform, {}).items():
+                parts_by_name |= newer_parts
+        for end, added in self.added_below.get(platform, {}).items():
             if version < tuple(map(int, end.split("."))):
-                found |= {name: [*found[name], *parts] for name, parts in more.items()}
-        return found
+                parts_by_name |= {
+                    name: [*parts_by_name[name], *parts] for name, parts in added.items()
+                }
+        return parts_by_name

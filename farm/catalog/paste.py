@@ -192,13 +192,13 @@ def read(text: str) -> Pasted:
         notes.append(message)
         message = None
     cards, left_out = _nvidia(cards)
-    whole = [card for card in cards if card.sm or not _match(rules.cut, card.name)]
-    if cards and not whole:
+    complete = [card for card in cards if card.sm or not _match(rules.cut, card.name)]
+    if cards and not complete:
         message = message or rules.cut_text
-    elif len(whole) < len(cards):
+    elif len(complete) < len(cards):
         notes.append(rules.cut_text)
     return Pasted(
-        cards=tuple(_together(whole)),
+        cards=tuple(_together(complete)),
         cpu=_level(full_lines, values["machine"]),
         problem=message,
         notes=(*notes, *left_out),
@@ -301,9 +301,9 @@ def _cells(lines: Sequence[str]) -> tuple[list[PastedCard], str | None]:
             versions = [cell for cell in cells if _match(rules.version, cell)]
             if len(cells) < 2 or not versions:
                 continue
-            named = [PastedCard(cell) for cell in cells if find(cell)]
-            cards += named
-            versions = versions if named else []
+            named_cards = [PastedCard(cell) for cell in cells if find(cell)]
+            cards += named_cards
+            versions = versions if named_cards else []
         if versions:
             driver = driver_number(versions[-1] if header else versions[0])
     return cards, driver
@@ -319,9 +319,9 @@ def _typed(lines: Sequence[str], *, known: bool) -> list[PastedCard]:
         return [PastedCard(filled[0])] if single else []
     cards: list[PastedCard] = []
     for line in filled:
-        whole = _typed_card(line)
-        if whole:
-            cards.append(whole)
+        single_card = _typed_card(line)
+        if single_card:
+            cards.append(single_card)
             continue
         parts = _compiled(grammar().separator).split(line)
         cards += [card for part in parts if (card := _typed_card(part))]
@@ -358,21 +358,21 @@ def _mentioned(lines: Sequence[str]) -> list[PastedCard]:
 
 def _nvidia(cards: Sequence[PastedCard]) -> tuple[list[PastedCard], list[str]]:
     """NVIDIA's cards, and a note on each other one; all of them where none is NVIDIA's."""
-    others: dict[str, str] = {}
-    ours: list[PastedCard] = []
+    other_makers: dict[str, str] = {}
+    nvidia_cards: list[PastedCard] = []
     for card in cards:
         company = None if card.sm or find(card.name) else maker(card.name)
         if company is None:
-            ours.append(card)
+            nvidia_cards.append(card)
         else:
-            others[card.name] = company
-    if not ours:
+            other_makers[card.name] = company
+    if not nvidia_cards:
         return list(cards), []
     notes = [
         f"Left out: {name}, a card of {company}, which runs no CUDA."
-        for name, company in others.items()
+        for name, company in other_makers.items()
     ]
-    return ours, notes
+    return nvidia_cards, notes
 
 
 def _together(cards: Sequence[PastedCard]) -> Iterator[PastedCard]:

@@ -255,6 +255,11 @@ def add_status(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of runs to show (default: 20)",
     )
+    parser.add_argument(
+        "--counts",
+        action="store_true",
+        help="print how many runs are in each state instead, and the longest wait",
+    )
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:
@@ -407,6 +412,16 @@ def _reconcile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _check(parser: argparse.ArgumentParser) -> None:
+    _index(parser)
+    text = (
+        "ask this address as pip, uv and browsers do, and compare with the store (default: "
+        "index_public_url of ci/farm.yaml)"
+    )
+    parser.add_argument("--public", nargs="?", const="", metavar="URL", help=text)
+    _flags(parser, {"--wheels": "with --public: download and hash the wheels as well"})
+
+
 def _copy(parser: argparse.ArgumentParser) -> None:
     _index(parser)
     parser.add_argument(
@@ -471,7 +486,7 @@ INDEX_COMMANDS = {
             "read the whole index as a client does, hash every wheel, and report what is broken or "
             "unfinished"
         ),
-        _index,
+        _check,
     ),
     "reconcile": ("write every page anew from the records and events", _reconcile),
     "copy": (

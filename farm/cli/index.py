@@ -22,7 +22,8 @@ from farm.index.changes import record_event
 from farm.index.check import Problem, Trial, check
 from farm.index.mirror import copy_index
 from farm.index.pages import check_there
-from farm.index.reader import KEY, open_reader
+from farm.index.public import check_public
+from farm.index.reader import KEY, HttpReader, open_reader
 from farm.index.reconcile import reconcile
 from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
 from farm.index.stores import Store
@@ -174,12 +175,42 @@ def _check(args: argparse.Namespace) -> int:
     """
     store = _store(args)
     check_there(store)
+    if args.public is not None:
+        return _report_problems(args, _public_problems(args, store), PUBLIC_ADVICE)
     follow(trial := Trial(store))
     copies = [
         Problem(key, "is not what records and events say of copies", broken=True)
         for key in trial.noted
     ]
     problems = check(store) + copies + _site_problems(args, store)
+    return _report_problems(args, problems, CHECK_ADVICE)
+
+
+CHECK_ADVICE = (
+    "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says what "
+    "else may help"
+)
+PUBLIC_ADVICE = "docs/how-to/index-servers.md has configurations that pass"
+
+
+def _public_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
+    """What clients of the public address get that is not as in the store."""
+    url = args.public
+    if not url:
+        _project, settings = project_of(args)
+        url = settings.index_public_url
+    if not url:
+        raise UsageError(
+            "the public address of the index is not known",
+            hint="name it: --public URL, or index_public_url in ci/farm.yaml",
+        )
+    reader = open_reader(url)
+    if not isinstance(reader, HttpReader):
+        raise UsageError(f"{url} is no address of a web server", hint="--public https://host/path")
+    return check_public(store, reader, wheels=args.wheels)
+
+
+def _report_problems(args: argparse.Namespace, problems: list[Problem], advice: str) -> int:
     broken = sum(problem.broken for problem in problems)
     if args.json:
         show.json_document([asdict(problem) for problem in problems])
@@ -189,10 +220,7 @@ def _check(args: argparse.Namespace) -> int:
             show.table("", ("", "object", "what"), rows)
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
-            show.say(
-                "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says "
-                "what else may help"
-            )
+            show.say(advice)
     if broken:
         return 6
     return 1 if problems else 0

@@ -430,6 +430,11 @@ def _print(result: OfficialAnswer, *, verbose: bool) -> None:
         about = f"{row.maker}: torch {row.torch}, CUDA {row.cuda}; {row.has}; lacks {row.lacks}"
         show.prose(f"{about} (not confirmed: {row.unconfirmed})")
         show.say(f"  {line}")
+    for maker in official.makers_beside(result.request.question):
+        show.prose(
+            f"beside torch, {maker.maker}: {maker.has}; lacks {maker.lacks} (not confirmed: "
+            f"{maker.unconfirmed})"
+        )
     if result.builds_driver:
         show.say(f"with driver {result.builds_driver}:")
     room = 1 if answer.runs else MAX_BUILDS - bool(result.others)

@@ -2,7 +2,6 @@
 
 import argparse
 import platform as system
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build import judge, resolve
+from farm.plan.compat import official
 from farm.plan.environment import feature_rows
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
@@ -27,7 +27,7 @@ from farm.plan.recipe import Recipe, recipe
 from farm.plan.recommend import Machine, buildable_here
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
-from farm.platforms.facts import facts
+from farm.platforms.facts import DEFAULT, facts
 from farm.run.workspace import Watcher, Workspace, journal_path, open_journal
 
 Line = tuple[str, str]
@@ -77,7 +77,7 @@ def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanRe
     plan = resolve(project, selectors)
     evidence = load_evidence(project)
     tests = [(what, f"{text} ({source})") for what, text, source in evidence.rows(plan)]
-    warnings = [("warning", reason.text) for reason in judge(project, selectors).rules]
+    warnings = [(reason.severity, reason.text) for reason in judge(project, selectors).rules]
     choices = _choices(plan)
     return PlanReport(
         plan=plan,
@@ -105,24 +105,124 @@ def _print(report: PlanReport, *, complete: bool) -> None:
         show.say(f"  {report.advice.pip}")
         if report.advice.end:
             show.prose(f"  {report.advice.end}")
-    show.say(
+    show.prose(
         f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan "
         f"{plan.digest[:12]})"
     )
+    if complete:
+        for what, text in report.lines:
+            show.say(f"  {what:<11} {text}")
+        print()
+        show.table("", ("what", "value", "origin"), [*report.choices, *report.details])
+        return
+    for what, text in _on_one_screen(report):
+        if what:
+            show.prose(f"  {what:<11} {text}", 12)
+        else:  # a command to copy
+            show.say(f"              {text}")
+    show.say(f"  next        farm submit {_typed(plan)}")
+    show.say("--all prints the reasons, the origins and all variables")
+
+
+SCREENFUL = 5
+"""How many systems are named on one screen."""
+
+
+def _on_one_screen(report: PlanReport) -> Iterator[Line]:
+    """What a person needs of a plan: what, what it cannot do, where it runs, cost, tests, and the
+    next command.
+    """
+    plan = report.plan
+    yield "stack", _stack(plan)
+    texts: dict[str, list[str]] = {}
     for what, text in report.lines:
-        line = f"  {what:<11} {text}"
-        # As the table below: whole in a pipe, where it is read by line.
-        if what and sys.stdout.isatty():
-            show.prose(line, 12)
+        if what == "note":
+            continue
+        texts.setdefault(what, []).append(text)
+    yield from (("with", text) for text in texts.pop("with", ()))
+    if texts.pop("without", None):  # its reasons are for --all
+        features = catalog.features()
+        titles = [features[name].title if name in features else name for name in plan.without]
+        yield "without", ", ".join(titles)
+    yield "runs on", _systems(plan)
+    costs = [*texts.pop("time", ()), *texts.pop("disk", ()), *texts.pop("downloads", ())]
+    yield "cost", "; ".join(costs)
+    # Several proofs of one build: the last says the most.
+    yield from (("tested", text) for text in texts.pop("tested", ())[-1:])
+    faults = official.faults_text(str(plan.options.get("torch"))) if _is_torch(plan) else None
+    if faults:
+        yield "but", faults
+    for what, lines in texts.items():
+        yield from ((what, text) for text in lines)
+
+
+def _is_torch(plan: Plan) -> bool:
+    return plan.package == "torch" and bool(plan.options.get("torch"))
+
+
+def _stack(plan: Plan) -> str:
+    options = plan.options
+    parts = [f"channel {plan.channel} ({plan.origins['channel']})"]
+    if options.get("torch"):
+        parts.append(f"torch {options['torch']}")
+    if options.get("cuda"):
+        parts.append(f"CUDA {options['cuda']} ({options['toolkit']})")
+    if options.get("cudnn"):
+        parts.append(f"cuDNN {options['cudnn']}")
+    if options.get("blas"):
+        parts.append(str(options["blas"]))
+    return ", ".join(parts)
+
+
+def _systems(plan: Plan) -> str:
+    """Python, systems and drivers that the wheel is for."""
+    variant = plan.parsed_variant
+    parts = [f"Python {variant.python_version}"]
+    if any(is_integrated(sm) for sm in variant.sms):
+        parts.append(f"{catalog.architectures().jetson.system} or newer")
+    elif plan.base:
+        systems = catalog.reach(plan.base)
+        named = ", ".join(systems[:SCREENFUL]) or "newer systems"
+        parts.append(f"{named} (glibc {catalog.debian_releases()[plan.base].glibc} at most)")
+    else:
+        parts.append(facts(plan.platform).title)
+    cuda = plan.options.get("cuda")
+    if cuda and variant.sms:
+        parts.append(f"driver {_drivers(plan, str(cuda))}")
+    return "; ".join(parts)
+
+
+def _drivers(plan: Plan, cuda: str) -> str:
+    """The drivers that run the wheel on its cards: `450.80.02 to branch 470`."""
+    floor = catalog.cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(plan.platform)
+    architectures = catalog.architectures().architectures
+    last = [
+        branch
+        for sm in plan.parsed_variant.sms
+        if (branch := architectures[f"sm{sm}"].last_driver) is not None
+    ]
+    start = f"{floor or 'not known'} or newer"
+    return f"{start}, up to branch {min(last)}" if last else start
+
+
+def _typed(plan: Plan) -> str:
+    """The options that give this plan again, as they are typed."""
+    words = [f"--variant {plan.variant}"]
+    if plan.package != "torch":
+        words.append(f"--package {plan.package}")
+    if plan.platform != DEFAULT:
+        words.append(f"--platform {plan.platform}")
+    if plan.origins["channel"] == "--channel":
+        words.append(f"--channel {plan.channel}")
+    for name, value in plan.options.items():
+        if plan.origins.get(name) != OPTIONS[name].flag or value is None:
+            continue
+        if isinstance(value, bool):
+            flag = OPTIONS[name].flag
+            words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
-            show.say(line)
-    print()
-    rows = [*report.choices, *report.details] if complete else report.choices
-    show.table("", ("what", "value", "origin"), rows)
-    if not complete:
-        show.say(
-            f"--all prints {len(plan.env)} variables of the build and each of its tests as well"
-        )
+            words.append(f"{OPTIONS[name].flag} {value}")
+    return " ".join(words)
 
 
 def _run_plans(

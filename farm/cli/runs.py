@@ -5,6 +5,7 @@ matter here.
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from farm.base.project import LOCAL
 from farm.base.text import duration, log_line, plain
 from farm.cli import show
 from farm.cli.selection import journal_of, journal_with_a_run, runs_of, workspace_of
-from farm.run.journal import EventKind, Journal, Run, progress, state_of
+from farm.run.journal import EventKind, Journal, Phase, Run, progress, state_of
 from farm.run.set_aside import set_aside
 
 COLUMNS = ("run", "package", "variant", "state", "started", "took", "engine", "why")
@@ -34,6 +35,8 @@ def run_status(args: argparse.Namespace) -> int:
             show.answer(args, [], ["no runs yet"])  # an answer, for which no file is written
         elif args.run:
             _one(args, journal)
+        elif args.counts:
+            _counts(args, journal)
         else:
             rows = [summary(journal, each) for each in journal.runs(args.limit)]
             if args.json:
@@ -43,6 +46,37 @@ def run_status(args: argparse.Namespace) -> int:
                 for name, machine in set_aside(journal, datetime.now(UTC)).items():
                     show.note(f"farm: runner {name} is {machine.text}")
     return 0
+
+
+def _counts(args: argparse.Namespace, journal: Journal) -> None:
+    """Print how many runs are in each state: few numbers, for a scraper."""
+    open_runs = [(run, state_of(journal, run)) for run in journal.open_runs()]
+    states = Counter(str(state.phase) for _, state in open_runs)
+    ended = journal.results()
+    waits = [_age_s(run) for run, state in open_runs if state.phase == Phase.QUEUED]
+    resting = set_aside(journal, datetime.now(UTC))
+    document = {
+        "open": {str(phase): states[str(phase)] for phase in Phase if not phase.ended},
+        "ended": {result: ended[result] for result in ("success", "failure", "infra")},
+        "abandoned": sum(state.abandoned for _, state in open_runs),
+        "longest_wait_s": round(max(waits, default=0.0), 1),
+        "machines_set_aside": {name: machine.text for name, machine in resting.items()},
+    }
+    if args.json:
+        show.json_document(document)
+        return
+    for name in ("open", "ended"):
+        numbers = document[name]
+        assert isinstance(numbers, dict)
+        show.say(f"{name}: " + ", ".join(f"{count} {state}" for state, count in numbers.items()))
+    show.say(f"abandoned: {document['abandoned']}")
+    show.say(f"longest wait: {duration(max(waits, default=0.0))}")
+    for name, machine in resting.items():
+        show.say(f"runner {name} is {machine.text}")
+
+
+def _age_s(run: Run) -> float:
+    return (datetime.now(UTC) - _time(run.created)).total_seconds()
 
 
 def summary(journal: Journal, run: Run) -> dict[str, Any]:

@@ -148,7 +148,8 @@ def run_repair(args: argparse.Namespace) -> int:
             with contextlib.suppress(OSError):  # someone put something into it
                 args.output.rmdir()
         raise
-    left = [finding.text for finding in verify(result.wheel, Policy()).findings]
+    report = verify(result.wheel, Policy(), contents=result.contents)
+    left = [finding.text for finding in report.findings]
     lines = [f"added {item.path} from {item.source}" for item in result.vendored]
     lines += [f"corrected the hash of {path} in RECORD" for path in result.record_corrected[:_MOST]]
     if len(result.record_corrected) > _MOST:

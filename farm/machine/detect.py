@@ -36,8 +36,8 @@ def cpu_levels(cpu: Cpu, system: str) -> list[str]:
     if platform is None or cpu.machine not in platform.built_on:
         return []
     has = set(cpu.features)
-    known = catalog.cpu_features().levels[cpu.machine]
-    return [level for level, needs in known.items() if has.issuperset(needs)]
+    level_features = catalog.cpu_features().levels[cpu.machine]
+    return [level for level, needs in level_features.items() if has.issuperset(needs)]
 
 
 class Judged(NamedTuple):
@@ -58,8 +58,8 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
         sm = f"sm{gpu.capability.replace('.', '')}"
         source = f"compute capability {gpu.capability}, from {gpu.source}"
         return _usable(gpu.name, gpus.gpus().renamed.get(sm, sm), source, [], driver)
-    found = gpus.find(gpu.name)
-    if not found:
+    cards = gpus.find(gpu.name)
+    if not cards:
         near = gpus.nearest_names(gpu.name)
         hint = f"; nearest names: {', '.join(near)}" if near else ""
         text = (
@@ -67,8 +67,8 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
             f"capability{hint}"
         )
         return Judged(gpu.name, None, "unknown", (text,))
-    notes = [f"{gpu.name}: {card.unconfirmed}; not confirmed" for card in found if card.unconfirmed]
-    sms = sorted({card.sm for card in found}, key=sm_number)
+    notes = [f"{gpu.name}: {card.unconfirmed}; not confirmed" for card in cards if card.unconfirmed]
+    sms = sorted({card.sm for card in cards}, key=sm_number)
     if len(sms) > 1:
         buildable = [sm for sm in sms if sm in catalog.architectures().architectures] or sms
         notes.append(
@@ -81,7 +81,7 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
 
 
 def _usable(name: str, sm: str, source: str, notes: list[str], driver: str | None) -> Judged:
-    known = catalog.architectures().architectures
+    architectures = catalog.architectures().architectures
     old = gpus.gpus().too_old
     branch = driver_branch(driver)
     last = last_driver(sm)
@@ -93,13 +93,13 @@ def _usable(name: str, sm: str, source: str, notes: list[str], driver: str | Non
             f"driver {driver} is newer than {last}, the last branch for {name} ({dotted(sm)}): "
             f"install {last}"
         )
-    first = known[sm].first_driver if sm in known else None
+    first = architectures[sm].first_driver if sm in architectures else None
     if branch and first and branch < first:
         notes.append(
             f"driver {driver} is too old for {name} ({dotted(sm)}): install {first} or newer, or "
             "no wheel sees the card"
         )
-    if sm in known:
+    if sm in architectures:
         return Judged(name, sm, source, tuple(notes))
     lower = [*compatible(sm), None][0]
     if lower:
@@ -114,9 +114,13 @@ def _usable(name: str, sm: str, source: str, notes: list[str], driver: str | Non
 def compatible(sm: str) -> list[str]:
     """Other SMs whose code runs on this one, nearest first."""
     card = sm_number(sm)
-    known = (other for other in catalog.architectures().architectures if other != sm)
+    architectures = (
+        candidate for candidate in catalog.architectures().architectures if candidate != sm
+    )
     return sorted(
-        (other for other in known if sass_runs(sm_number(other), card)), key=sm_number, reverse=True
+        (candidate for candidate in architectures if sass_runs(sm_number(candidate), card)),
+        key=sm_number,
+        reverse=True,
     )
 
 
@@ -134,11 +138,11 @@ def dotted(sm: str) -> str:
 
 
 def last_driver(sm: str) -> int | None:
-    known = catalog.architectures().architectures
+    architectures = catalog.architectures().architectures
     old = gpus.gpus().too_old
     if sm in old:
         return old[sm].last_driver
-    return known[sm].last_driver if sm in known else None
+    return architectures[sm].last_driver if sm in architectures else None
 
 
 def driver_branch(driver: str | None) -> int | None:
@@ -235,7 +239,7 @@ def choose(readings: Readings, own: Sequence[FarmBuild] = ()) -> Recommendation:
     cpus = list(_cpus(readings, warnings))
     if not cpus:
         return Recommendation(variant=None, warnings=(_why_nothing(readings), *warnings))
-    found = {python.name: python.path for python in readings.pythons}
+    interpreters = {python.name: python.path for python in readings.pythons}
     pythons = _pythons(readings)
     runs = [
         Variant(gpu.word, cpu.word, python) for gpu in gpus for python in pythons for cpu in cpus
@@ -243,7 +247,7 @@ def choose(readings: Readings, own: Sequence[FarmBuild] = ()) -> Recommendation:
     if gpus[0].word not in ("cpu", "mps"):
         runs += [Variant("cpu", cpu.word, python) for python in pythons for cpu in cpus]
     variant = own[0].variant if own else runs[0]
-    where = found.get(variant.python)
+    where = interpreters.get(variant.python)
     # The Python that runs the farm need not be on the PATH.
     python = f"Python {variant.python_version} is " + (
         f"at {where}" if where else "the one that runs this"
@@ -261,7 +265,9 @@ def choose(readings: Readings, own: Sequence[FarmBuild] = ()) -> Recommendation:
         python=where,
         reasons=tuple(reasons),
         warnings=tuple(warnings),
-        alternatives=tuple(dict.fromkeys(str(other) for other in runs if other != variant)),
+        alternatives=tuple(
+            dict.fromkeys(str(alternative) for alternative in runs if alternative != variant)
+        ),
     )
 
 
@@ -269,36 +275,42 @@ def _channels(own: Sequence[FarmBuild], best: str) -> Iterator[str]:
     """The channel of the first build, and the other builds; `best` is what the hardware alone would
     get.
     """
-    first, *more = own
+    first, *further_builds = own
     if not first.proved and first.variant.group != best:
         yield f"no channel that fits offers {best} for a Python found here"
-    lost = "".join(f"; no code for sm_{sm}" for sm in first.lost)
-    yield f"channel {first.channel}: {first.release}; {first.standing}; {first.cost}{lost}"
-    if more:
-        listed = "; ".join(f"{other.release} ({other.channel}, {other.standing})" for other in more)
-        yield f"other builds for it: {listed}"
+    missing_code = "".join(f"; no code for sm_{sm}" for sm in first.lost)
+    yield f"channel {first.channel}: {first.release}; {first.standing}; {first.cost}{missing_code}"
+    if further_builds:
+        further_text = "; ".join(
+            f"{build.release} ({build.channel}, {build.standing})" for build in further_builds
+        )
+        yield f"other builds for it: {further_text}"
 
 
 def machine_of(readings: Readings) -> Machine:
     """The machine that a build is for; the card with the most memory first."""
-    judged = [
-        (gpu.memory_mb or 0, one.sm)
+    memory_and_sm = [
+        (gpu.memory_mb or 0, verdict.sm)
         for gpu in readings.gpus
-        if (one := judge_gpu(gpu, readings.driver)).sm
+        if (verdict := judge_gpu(gpu, readings.driver)).sm
     ]
-    sms = dict.fromkeys(sm_number(sm) for _, sm in sorted(judged, key=lambda pair: -pair[0]) if sm)
-    known = cpu_levels(readings.cpu, readings.os.system)
+    sms = dict.fromkeys(
+        sm_number(sm) for _, sm in sorted(memory_and_sm, key=lambda pair: -pair[0]) if sm
+    )
+    levels_here = cpu_levels(readings.cpu, readings.os.system)
     if NUMBERS.fullmatch(readings.driver or ""):
         driver = readings.driver
     else:
         driver = None
-    return Machine(tuple(sms), tuple(known), readings.os.system, tuple(_pythons(readings)), driver)
+    return Machine(
+        tuple(sms), tuple(levels_here), readings.os.system, tuple(_pythons(readings)), driver
+    )
 
 
 def _pythons(readings: Readings) -> list[str]:
     """The newest first, but free-threaded ones last: few packages have wheels for them."""
-    found = [python.name for python in readings.pythons] or [readings.running_python]
-    return sorted(found, key=lambda name: (name.endswith("t"), -int(name[3:].removesuffix("t"))))
+    names = [python.name for python in readings.pythons] or [readings.running_python]
+    return sorted(names, key=lambda name: (name.endswith("t"), -int(name[3:].removesuffix("t"))))
 
 
 class AxisChoice(NamedTuple):
@@ -314,9 +326,9 @@ def _gpus(readings: Readings, warnings: list[str]) -> list[AxisChoice]:
     """
     if readings.os.platform and not readings.os.platform.cuda:
         return [AxisChoice("mps", "macOS on Apple silicon: Metal (mps)")]
-    judged = [judge_gpu(gpu, readings.driver) for gpu in readings.gpus]
-    warnings += dict.fromkeys(text for gpu in judged for text in gpu.warnings)
-    usable = [gpu for gpu in judged if gpu.sm]
+    verdicts = [judge_gpu(gpu, readings.driver) for gpu in readings.gpus]
+    warnings += dict.fromkeys(text for gpu in verdicts for text in gpu.warnings)
+    usable = [gpu for gpu in verdicts if gpu.sm]
     # Of several GPUs, the one whose driver support ended first sets the limit.
     lasts = [(last, gpu.name) for gpu in usable if gpu.sm and (last := last_driver(gpu.sm))]
     if lasts and readings.driver:
@@ -324,7 +336,7 @@ def _gpus(readings: Readings, warnings: list[str]) -> list[AxisChoice]:
         warnings.append(f"{last} is the last driver branch for {name}: do not install a newer one")
     sms = sorted({gpu.sm for gpu in usable if gpu.sm}, key=sm_number)
     if not sms:
-        if judged:
+        if verdicts:
             why = "no GPU that a variant is for"
         else:
             why = "no NVIDIA GPU was found"
@@ -344,31 +356,31 @@ def _gpus(readings: Readings, warnings: list[str]) -> list[AxisChoice]:
                 for sm in compatible(low)
             ),
         ]
-    listed = "; ".join(f"{gpu.name} is {dotted(gpu.sm)}" for gpu in usable if gpu.sm)
+    cards_text = "; ".join(f"{gpu.name} is {dotted(gpu.sm)}" for gpu in usable if gpu.sm)
     sets = [
-        AxisChoice(name, f"{listed}: the set {name} holds code for all of them")
+        AxisChoice(name, f"{cards_text}: the set {name} holds code for all of them")
         for name in sets_with(sms)
     ]
     left_out = [dotted(sm) for sm in sms[1:] if low not in compatible(sm)]
-    text = f"{listed}: the lowest, {dotted(low)}, as no named set holds them all"
+    text = f"{cards_text}: the lowest, {dotted(low)}, as no named set holds them all"
     text += f"; {', '.join(left_out)} cannot run it" if left_out else "; the others run it too"
     return [
         *sets,
         AxisChoice(low, text),
-        *(AxisChoice(sm, f"{listed}: for one of them") for sm in sms[1:]),
+        *(AxisChoice(sm, f"{cards_text}: for one of them") for sm in sms[1:]),
     ]
 
 
 def _cpus(readings: Readings, warnings: list[str]) -> Iterator[AxisChoice]:
     """CPU levels that the machine has, best first."""
     cpu = readings.cpu
-    known = cpu_levels(cpu, readings.os.system)
-    for level in known:
+    supported_levels = cpu_levels(cpu, readings.os.system)
+    for level in supported_levels:
         needs = catalog.cpu_features().levels[cpu.machine][level]
         yield AxisChoice(
             level, f"the CPU has {', '.join(needs)}: {level}" if needs else f"the CPU is {level}"
         )
-    if "sve" in cpu.features and "armv8_2" in known and "armv9" not in known:
+    if "sve" in cpu.features and "armv8_2" in supported_levels and "armv9" not in supported_levels:
         warnings.append(
             "the CPU has SVE but not SVE2, as Graviton3 (Neoverse V1): armv9 code would stop with "
             "SIGILL"
@@ -416,16 +428,20 @@ def with_published(
         reader = open_reader(index)
         # The best variant first: another one is only proposed where that has no wheel yet.
         names = [found.variant, *found.alternatives]
-        there = [
+        newest_by_variant = [
             (name, newest(reader, Variant.parse(name), readings, found.submit))
             for name in dict.fromkeys(names)
         ]
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
         return found.model_copy(update={"reasons": tuple(reasons)})
-    name, wheel = next(((name, wheel) for name, (wheel, _) in there if wheel), (None, None))
+    name, wheel = next(
+        ((name, wheel) for name, (wheel, _) in newest_by_variant if wheel), (None, None)
+    )
     if name != found.variant:
-        reasons.append(there[0][1][1] or f"no wheel for {found.variant} is published{build}")
+        reasons.append(
+            newest_by_variant[0][1][1] or f"no wheel for {found.variant} is published{build}"
+        )
     if wheel is None or name is None:
         return found.model_copy(update={"reasons": tuple(reasons)})
     if name != found.variant:
@@ -465,9 +481,9 @@ def newest(
         return None, f"{fitting[-1].filename}: {_driver_refuses(fitting[-1], readings)}"
     if offered and os.libc:
         return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
-    if gone := [file for file in rising if _installs(file, os)]:
-        why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1])}"
-        version = str(parse_wheel_filename(gone[-1].filename)[1])
+    if withdrawn_files := [file for file in rising if _installs(file, os)]:
+        why = f"{withdrawn_files[-1].filename}: {WITHDRAWN}: {withdrawn(withdrawn_files[-1])}"
+        version = str(parse_wheel_filename(withdrawn_files[-1].filename)[1])
         rebuild = int(version.removeprefix(without_rebuild(version)).removeprefix(".") or 0) + 1
         return None, why + (
             f"; its successor is built by: {submit} --rebuild {rebuild}" if submit else ""

@@ -115,30 +115,30 @@ GIT = r"C:\Program Files\Git\cmd\git.exe"
 def memory(host: HostFacts) -> Iterator[Finding]:
     """Physical memory, what it and the page file allow together, and the number of compilers."""
     total, commit = host.machine.memory()
-    wanted = needs()
-    found = f"{total / GB:.1f} GB"
+    needs_of_build = needs()
+    total_text = f"{total / GB:.1f} GB"
     # 2.2: what the recipe of torch says of one compile.
     if host.plan:
         per_job = host.plan.memory_per_job_gb
     else:
         per_job = 2.2
-    least = wanted.memory_gb if host.large else per_job
+    least = needs_of_build.memory_gb if host.large else per_job
     if total < least * GB:
-        what = "PyTorch" if host.large else "one compiler"
+        purpose = "PyTorch" if host.large else "one compiler"
         yield missing(
-            "memory", found, f"{least:g} GB are the least for {what}: use another machine"
+            "memory", total_text, f"{least:g} GB are the least for {purpose}: use another machine"
         )
     else:
-        yield ok("memory", found)
+        yield ok("memory", total_text)
     cores = host.machine.cores()
     jobs = max(1, min(cores, int(total / (per_job * GB))))
     yield ok("jobs", f"{jobs} compilers at once: {cores} cores, {per_job} GB each")
-    if host.large and host.platform.limits_paths and commit < wanted.commit_gb * GB:
-        what = host.platform.swap
+    if host.large and host.platform.limits_paths and commit < needs_of_build.commit_gb * GB:
+        purpose = host.platform.swap
         yield warning(
-            what,
-            f"memory and {what} together {commit / GB:.1f} GB",
-            f"enlarge the {what} until they are {wanted.commit_gb} GB, else a linker may run out "
+            purpose,
+            f"memory and {purpose} together {commit / GB:.1f} GB",
+            f"enlarge the {purpose} until they are {needs_of_build.commit_gb} GB, else a linker may run out "
             "of memory",
         )
     else:
@@ -148,24 +148,26 @@ def memory(host: HostFacts) -> Iterator[Finding]:
 def disk(host: HostFacts) -> Iterator[Finding]:
     """Free space where builds are made."""
     where = host.platform.build_root
-    wanted: float = needs().disk_gb
+    needed_gb: float = needs().disk_gb
     what = "PyTorch"
     if host.plan is not None and not (host.large and host.platform.limits_paths):
         what = host.plan.package
-        wanted = recipe(host.plan.recipe).disk_gb + needs().image_gb
+        needed_gb = recipe(host.plan.recipe).disk_gb + needs().image_gb
     free = host.machine.free(where)
     found = f"{free / GB:.0f} GB free on {where}"
-    if free >= wanted * GB:
+    if free >= needed_gb * GB:
         yield ok("disk", found)
     elif host.platform.limits_paths:
         yield missing(
             "disk",
             found,
-            rf"{wanted:g} GB are needed: make room, or mkdir D:\farm, cmd /c mklink /J C:\farm "
+            rf"{needed_gb:g} GB are needed: make room, or mkdir D:\farm, cmd /c mklink /J C:\farm "
             r"D:\farm",
         )
     else:
-        yield missing("disk", found, f"{wanted:g} GB are needed for a build of {what}: make room")
+        yield missing(
+            "disk", found, f"{needed_gb:g} GB are needed for a build of {what}: make room"
+        )
 
 
 def python(host: HostFacts) -> Iterator[Finding]:
@@ -364,18 +366,18 @@ def run_checks(
         checks = [("memory", memory), ("disk", disk), ("Git", git), *checks]
         if host.platform.in_images:
             checks.append(("Docker", engine))
-    if own := {"msvc": torch_compile, "gcc": compiler}.get(host.platform.compiler):
-        checks.append(("torch.compile", own))
-    found: list[Finding] = []
+    if compiler_check := {"msvc": torch_compile, "gcc": compiler}.get(host.platform.compiler):
+        checks.append(("torch.compile", compiler_check))
+    findings: list[Finding] = []
     for name, check in checks:
         try:
-            found += check(host)
+            findings += check(host)
         except NoReadingError as error:
             # One reading that fails must not hide what the other checks find.
-            found.append(
+            findings.append(
                 Finding(check=name, state="not read", seen=clean(str(error)), todo="look yourself")
             )
-    return found
+    return findings
 
 
 def check_project(project: Path) -> list[Finding]:
@@ -391,12 +393,12 @@ def check_project(project: Path) -> list[Finding]:
                     "configuration", str(error), error.hint or "correct it, then run this again"
                 )
             )
-    found = wrong or [ok("configuration", str(project))]
+    findings = wrong or [ok("configuration", str(project))]
     with contextlib.suppress(UsageError):  # which is among the wrong ones
-        found += list(_folders(project, load_settings(project))) or [
+        findings += list(_folders(project, load_settings(project))) or [
             ok("folders", "they can be written")
         ]
-    return found
+    return findings
 
 
 def _read_matrix(project: Path) -> None:
@@ -422,13 +424,13 @@ def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
         yield missing("folders", f"{', '.join(keys)}: {problem}", todo)
     artifacts = project / settings.artifacts
     if not problems and is_noexec(artifacts):
-        seen = (
+        described = (
             f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install "
             "there"
         )
         yield missing(
             "folders",
-            seen,
+            described,
             "mount it without noexec, or name another folder in ci/farm.yaml (artifacts)",
         )
     temporary = Path(tempfile.gettempdir())

@@ -74,18 +74,18 @@ class Machine:
     """The machine that this runs on. Every method may raise NoReadingError."""
 
     def uname(self) -> Uname:
-        found = platform.uname()
-        return Uname(found.system, found.release, found.version, found.machine)
+        names = platform.uname()
+        return Uname(names.system, names.release, names.version, names.machine)
 
     def libc(self) -> str:
         """`glibc 2.36`."""
         try:
-            found = os.confstr("CS_GNU_LIBC_VERSION")
+            version = os.confstr("CS_GNU_LIBC_VERSION")
         except (AttributeError, ValueError, OSError):
-            found = None
-        if not found:
+            version = None
+        if not version:
             raise NoReadingError("the C library is not glibc")
-        return found
+        return version
 
     def read(self, path: str) -> str:
         try:
@@ -153,10 +153,10 @@ class Machine:
 
     def python(self, name: str) -> str:
         """The interpreter for `py311`."""
-        found = find_python(name)
-        if found is None:
+        interpreter = find_python(name)
+        if interpreter is None:
             raise NoReadingError(f"python{name[2]}.{name[3:]} is not on the PATH")
-        return str(found)
+        return str(interpreter)
 
     def running_python(self) -> str:
         major, minor, _ = platform.python_version_tuple()
@@ -167,14 +167,14 @@ class Machine:
         folder = Path("/sys/bus/pci/devices")
         if not folder.is_dir():
             raise NoReadingError(f"{folder} is not there")
-        found = []
+        devices = []
         for device in sorted(folder.iterdir())[:4096]:
             words = [
                 self.read(str(device / name)).strip().removeprefix("0x")
                 for name in ("vendor", "device", "class")
             ]
-            found.append(f"{words[0]}:{words[1]} {words[2]}")
-        return tuple(found)
+            devices.append(f"{words[0]}:{words[1]} {words[2]}")
+        return tuple(devices)
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()

@@ -164,7 +164,7 @@ class _Collector:
         nvml = self._try("GPUs", self.machine.nvml)
         if nvml is None:
             return self._jetson(), None
-        found = tuple(
+        gpus = tuple(
             Gpu(
                 name=clean(d.name),
                 capability=_capability(d.capability),
@@ -173,9 +173,9 @@ class _Collector:
             )
             for d in nvml.devices[:64]
         )
-        if not found:
+        if not gpus:
             self._miss("GPUs", "the driver sees no GPU")
-        return found, clean(nvml.driver)
+        return gpus, clean(nvml.driver)
 
     def _jetson(self) -> tuple[Gpu, ...]:
         # A Jetson's GPU is not on the PCI bus, and older boards have no NVML.
@@ -185,8 +185,8 @@ class _Collector:
         else:
             model = None
         name = clean((model or "").replace("\0", ""))
-        found = Gpu(name=name, capability=None, memory_mb=None, source="device tree")
-        return (found,) if re.search(r"nvidia|jetson", name, re.IGNORECASE) else ()
+        board = Gpu(name=name, capability=None, memory_mb=None, source="device tree")
+        return (board,) if re.search(r"nvidia|jetson", name, re.IGNORECASE) else ()
 
     def _unclaimed(self) -> int:
         # Class 03 of the PCI code and ID assignment is a display controller; 10de is NVIDIA.
@@ -209,24 +209,24 @@ class _Collector:
     # --- CPU ----------------------------------------------------------------------------------------------------
 
     def _cpu(self) -> Cpu:
-        known = self._try("microarchitecture", self.machine.cpuid)
+        cpuid = self._try("microarchitecture", self.machine.cpuid)
         machine = (self.platform or PLATFORMS[DEFAULT]).machine(self.uname.machine)
-        features = known.features if known else ()
+        features = cpuid.features if cpuid else ()
         if self.source == "proc":
             text = self._try("CPU", lambda: self.machine.read("/proc/cpuinfo"))
-            name, own = parse_cpuinfo(text or "")
-            if text is not None and not own:
+            name, kernel_features = parse_cpuinfo(text or "")
+            if text is not None and not kernel_features:
                 self._miss("CPU features", "/proc/cpuinfo has no line flags or Features")
             # The kernel's word first: it leaves out what it does not let programs use, which CPUID
             # still shows.
-            features = own or features
+            features = kernel_features or features
         elif self.source == "sysctl":
             name = self._sysctl("machdep.cpu.brand_string")
             # To a process under Rosetta 2 the machine looks like x86_64.
             if self._sysctl("hw.optional.arm64") == "1":
                 machine = "arm64"
         else:
-            if known is not None and not features:
+            if cpuid is not None and not features:
                 self._miss("CPU features", "archspec reads them on x86-64 only")
             key = r"HKLM\HARDWARE\DESCRIPTION\System\CentralProcessor\0"
             text = self._run("CPU name", "reg", "query", key, "/v", "ProcessorNameString")
@@ -235,7 +235,7 @@ class _Collector:
         return Cpu(
             machine=clean(machine),
             name=clean(name) if name else None,
-            microarchitecture=clean(known.microarchitecture) if known else None,
+            microarchitecture=clean(cpuid.microarchitecture) if cpuid else None,
             features=tuple(clean(word) for word in features[:2000]),
         )
 
@@ -266,23 +266,25 @@ class _Collector:
         )
 
     def _pythons(self) -> tuple[Python, ...]:
-        found: dict[str, str] = {}
+        interpreters: dict[str, str] = {}
         reasons = []
         for name in PYTHONS:
             try:
-                found[name] = self.machine.python(name)
+                interpreters[name] = self.machine.python(name)
             except NoReadingError as error:
                 reasons.append(str(error))
         if self.source == "registry":
             launched = parse_launcher(self._run("Pythons of the launcher", "py", "-0p"))
             # In the order of PYTHONS again; what is on the PATH comes before what the launcher
             # knows.
-            found = {
-                name: path for name in PYTHONS if (path := found.get(name) or launched.get(name))
+            interpreters = {
+                name: path
+                for name in PYTHONS
+                if (path := interpreters.get(name) or launched.get(name))
             }
-        if not found:
+        if not interpreters:
             self._miss("Pythons", "; ".join(reasons))
-        return tuple(Python(name=name, path=clean(path)) for name, path in found.items())
+        return tuple(Python(name=name, path=clean(path)) for name, path in interpreters.items())
 
 
 def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:

@@ -113,6 +113,8 @@ class Settings(Model):
     builds download (CUDA, standalone Pythons, tools of Windows): each is looked for there first, by
     its file name, and checked like any other. Images take a URL alone. `ask_above`: how many builds
     and CPU hours one command queues without `--yes` where there is no terminal to ask in.
+    `notify`: a command, as a list of words, that is started when a run ends and reads what became
+    of it as JSON.
     """
 
     artifacts: str = "artifacts"
@@ -130,6 +132,7 @@ class Settings(Model):
     slurm: Slurm | None = None
     grace_s: int = Field(default=600, ge=0)
     ask_above: AskAbove = AskAbove()
+    notify: list[Annotated[str, Field(min_length=1, max_length=1000)]] = []
 
     def index_at(self, project: Path) -> str:
         """The index: a URL, or a folder of the project."""

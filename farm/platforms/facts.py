@@ -70,7 +70,12 @@ class Facts(NamedTuple):
         """The farm's name of a machine; a spelling that is not known is returned in lower case."""
         word = spelling.lower()
         return next(
-            (name for name, others in self.machines.items() if word == name or word in others), word
+            (
+                name
+                for name, spellings in self.machines.items()
+                if word == name or word in spellings
+            ),
+            word,
         )
 
     def tag_of(self, machine: str) -> str:
@@ -141,10 +146,10 @@ _TABLE = (
     ),
 )
 
-PLATFORMS: Mapping[str, Facts] = {each.name: each for each in _TABLE}
+PLATFORMS: Mapping[str, Facts] = {entry.name: entry for entry in _TABLE}
 """Every platform by its name."""
 
-MACHINES = tuple(dict.fromkeys(machine for each in _TABLE for machine in each.built_on))
+MACHINES = tuple(dict.fromkeys(machine for entry in _TABLE for machine in entry.built_on))
 """Every machine that wheels are built for."""
 
 
@@ -160,28 +165,28 @@ def named(word: str) -> Facts | None:
     """The platform that `word` means: a name of ours, of Docker, of GitHub, of Python or of the
     kernel.
     """
-    return next((each for each in _TABLE if word.lower() in each.aliases), None)
+    return next((facts for facts in _TABLE if word.lower() in facts.aliases), None)
 
 
 def of_tag(tag: str) -> Facts | None:
     """The platform of a wheel's platform tag; None for `any`."""
     # Any machine: the farm need not build for it to know whose tag it is.
     return next(
-        (each for each in _TABLE if re.fullmatch(each.tag_pattern.format(machine=r"\w+"), tag)),
+        (facts for facts in _TABLE if re.fullmatch(facts.tag_pattern.format(machine=r"\w+"), tag)),
         None,
     )
 
 
 def unread(tags: Iterable[str]) -> str | None:
     """Why nothing is known of the libraries of a wheel with these tags; None: they are read."""
-    found = [of_tag(tag.rpartition("-")[2]) for tag in tags]
+    tag_platforms = [of_tag(tag.rpartition("-")[2]) for tag in tags]
     if (
-        found
-        and found[0]
-        and all(each is found[0] for each in found)
-        and found[0].libraries == "Mach-O"
+        tag_platforms
+        and tag_platforms[0]
+        and all(tag_platform is tag_platforms[0] for tag_platform in tag_platforms)
+        and tag_platforms[0].libraries == "Mach-O"
     ):
-        return f"libraries for {found[0].title} are not read"
+        return f"libraries for {tag_platforms[0].title} are not read"
     return None
 
 

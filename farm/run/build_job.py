@@ -122,17 +122,24 @@ def make_job(
 
 
 @contextlib.contextmanager
-def completed(engine: Engine, job: Job) -> Iterator[tuple[str, bytes, Observation]]:
+def completed(
+    engine: Engine, job: Job, line: Callable[[str], object] = lambda _text: None
+) -> Iterator[tuple[str, bytes, Observation]]:
     """A short job that has run to its end: its handle, its log and how it ended; the engine forgets
-    it afterwards.
+    it afterwards. `line` gets each line of its output.
     """
     with contextlib.ExitStack() as stack:
         with deferred_interrupts():
             handle = engine.submit(job)
             stack.callback(engine.release, handle)
         # `logs` ends with the job: nothing else waits for it.
-        log = b"".join(engine.logs(handle))
-        yield handle, log, engine.observe(handle)
+        log = bytearray()
+        for piece in engine.logs(handle):
+            begin = log.rfind(b"\n") + 1
+            log += piece
+            for text in bytes(log[begin:]).split(b"\n")[:-1]:
+                line(log_line(text.decode("utf-8", "replace")))
+        yield handle, bytes(log), engine.observe(handle)
 
 
 def follow(

@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from farm.base import outputs
 from farm.base.errors import BuildFailedError, UsageError
+from farm.base.heartbeat import megabytes
 from farm.base.safe_files import CHUNK, create_new, open_plain
 from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model
@@ -37,20 +38,26 @@ RUNNER = "farm.run.standalone.bundle:main"
 
 
 def write_bundle(
-    plan: Plan, *, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]
+    plan: Plan,
+    *,
+    dest: Path,
+    tree: Path,
+    inputs: Mapping[str, Path],
+    environment: dict[str, str],
+    line: Callable[[str], object] = lambda _text: None,
 ) -> list[Path]:
     """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns
     the files.
 
     `tree`: the packed toolchain, whose image sets `environment`; `inputs`: folders by the name that
-    they get below /farm. UsageError: `dest` holds something, or cannot be a folder.
+    they get below /farm; `line` gets a line for each part. UsageError: `dest` holds something, or cannot be a folder.
     """
     require_empty(dest)
     made: list[Path] = []
     try:
         outputs.make_folder(dest, made)
         with outputs.writing(dest):
-            return _write(plan, dest, tree, inputs, environment)
+            return _write(plan, dest, tree, inputs, environment, line)
     except BaseException:  # Ctrl-C, a full disk: half a bundle is not carried away
         outputs.remove([*made, *(dest.iterdir() if dest.is_dir() else ())])
         raise
@@ -67,9 +74,14 @@ def require_empty(dest: Path) -> None:
 
 
 def _write(
-    plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]
+    plan: Plan,
+    dest: Path,
+    tree: Path,
+    inputs: Mapping[str, Path],
+    environment: dict[str, str],
+    line: Callable[[str], object],
 ) -> list[Path]:
-    splitter = _Parts(dest)
+    splitter = _Parts(dest, line)
     with (
         io.BufferedWriter(splitter, 1 << 20) as stream,
         # Mode `w|` never seeks: a part that is written is hashed and closed.
@@ -129,16 +141,28 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
             step.result = str(tree)
         sources = folder / "sources"
         mirror = workspace.settings.debian_mirror
-        gather(
-            plan,
-            workspace.artifacts / "sources",
-            sources,
-            mirror=mirror,
-            line=workspace.watcher.line,
-        )
+        with outcomes.timed("fetch", workspace.watcher) as step:
+            files = gather(
+                plan,
+                workspace.artifacts / "sources",
+                sources,
+                mirror=mirror,
+                line=workspace.watcher.line,
+            )
+            step.result = megabytes(sum(file.stat().st_size for file in files))
         inputs = {"job": folder / "context" / "job", "source": sources, **needed}
         environment = engine.image_environment(image)
-        return write_bundle(plan, dest=dest, tree=tree, inputs=inputs, environment=environment)
+        with outcomes.timed("write", workspace.watcher) as step:
+            written = write_bundle(
+                plan,
+                dest=dest,
+                tree=tree,
+                inputs=inputs,
+                environment=environment,
+                line=workspace.watcher.line,
+            )
+            step.result = megabytes(sum(path.stat().st_size for path in written))
+        return written
 
 
 def _files(folder: Path) -> list[Path]:
@@ -159,8 +183,9 @@ def _add(archive: tarfile.TarFile, files: Iterable[tuple[str, Path]]) -> None:
 class _Parts(io.RawIOBase):
     """A file that is written as parts of at most PART_BYTES."""
 
-    def __init__(self, dest: Path) -> None:
+    def __init__(self, dest: Path, line: Callable[[str], object]) -> None:
         self._dest = dest
+        self._line = line
         self._parts: list[dict[str, Any]] = []
         self._stream: Any = None
         self._left = 0
@@ -196,6 +221,8 @@ class _Parts(io.RawIOBase):
         if self._stream:
             self._stream.close()
             self._parts[-1]["sha256"] = self._hash.hexdigest()
+            size = sum(part["size"] for part in self._parts)
+            self._line(f"{self._parts[-1]['name']}: {megabytes(size)} in all")
 
     def finish(self) -> list[dict[str, Any]]:
         """Close the last part; what each is."""

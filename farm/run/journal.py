@@ -132,6 +132,8 @@ class EventKind(StrEnum):
     """
     RESUMED = "resumed"
     """The wheel was taken over from an earlier `run` of the same plan."""
+    NOTIFY = "notify"
+    """The command of `notify:` was started for the end of the run, or could not be: `error`."""
     UNPREPARED = "preparation-failed"
     """The machine of an attempt could not prepare its build."""
     STEP = "step"
@@ -349,6 +351,8 @@ def _json(value: Mapping[str, Any]) -> str:
 class Journal:
     """The open journal; a context manager, usable from several threads and beside other processes.
 
+    `on_finish` is called with the id of each run that this journal ends.
+
     Everywhere InfrastructureError: the file is damaged, cannot be written, or stays locked;
     UsageError: an unknown id, or a file of a newer schema or of another program. A file of an older
     schema is upgraded, and a copy of it stays beside it as `farm.db.schema-N`.
@@ -356,6 +360,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.on_finish: Callable[[str], object] = lambda _run_id: None
         self._lock = threading.RLock()
         with self._errors():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -741,6 +746,12 @@ class Journal:
         """Ends a run, and its attempts that have no end yet; False where it has ended before: the
         first end counts.
         """
+        first = self._finish_run(run_id, result, exit_code)
+        if first:
+            self.on_finish(run_id)
+        return first
+
+    def _finish_run(self, run_id: str, result: Result, exit_code: int) -> bool:
         with self._writing():
             if self._exact(run_id).finished is not None:
                 return False
@@ -818,6 +829,12 @@ class Journal:
         return frozenset(
             row["plan_digest"] for row in self._rows("SELECT DISTINCT plan_digest FROM runs")
         )
+
+    def results(self) -> Counter[str]:
+        """Count the runs that have ended, by their result."""
+        query = """SELECT result, count(*) AS number FROM runs WHERE finished IS NOT NULL
+            GROUP BY result"""
+        return Counter({row["result"]: row["number"] for row in self._rows(query)})
 
     def ended(self) -> frozenset[str]:
         """The ids of the runs that have ended."""

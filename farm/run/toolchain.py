@@ -5,6 +5,7 @@ Docker is not.
 import contextlib
 import hashlib
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import docker
@@ -36,11 +37,17 @@ PUSH_ATTEMPTS = 10
 IMAGE = "image.id"  # the file of a run that says in which image it was built
 
 
-def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
+def run_to_end(
+    engine: Engine,
+    job: Job,
+    dest: Path,
+    limit: int,
+    line: Callable[[str], object] = lambda _text: None,
+) -> None:
     """Run a job to its end and put its output, of at most `limit` bytes, into `dest`;
-    BuildFailedError: it failed.
+    BuildFailedError: it failed. `line` gets each line of its log.
     """
-    with completed(engine, job) as (handle, log, observed):
+    with completed(engine, job, line) as (handle, log, observed):
         if observed.state != "done" or observed.exit_code:
             tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
             raise BuildFailedError(
@@ -83,7 +90,7 @@ def pack_toolchain(
     )
     part = cache / f"{packed.stem}.part"
     # It gets its name when it is whole: a bundle that was interrupted packs it again.
-    run_to_end(engine, job, part, MAX_TREE)
+    run_to_end(engine, job, part, MAX_TREE, workspace.watcher.line)
     retry_while_open((part / "tree.tar.xz").replace, packed)
     return packed
 

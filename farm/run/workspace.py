@@ -147,4 +147,9 @@ def open_journal(project: Path, settings: Settings) -> Journal:
         (path.parent / ".gitignore").open("x", encoding="ascii") as file,
     ):
         file.write("*\n")
-    return Journal(path)
+    journal = Journal(path)
+    if settings.notify:
+        from farm.run.notify import notify  # noqa: PLC0415 few projects have it
+
+        journal.on_finish = lambda run_id: notify(settings.notify, journal, run_id, path.parent)
+    return journal

@@ -70,13 +70,13 @@ def files(
         root: The address of the index's root, ending in a slash.
         projects: All projects that the index ever had: one without wheels has an empty page.
     """
-    made = project_files(there, words=words, projects=projects)
+    pages_by_key = project_files(there, words=words, projects=projects)
     channels, evidence = _offered(project)
     facts = data(project, there, words)
-    made["index.html"] = index_page(facts, there, root).encode()
-    made[BUILDABLE] = buildable_page(channels, evidence).encode()
-    made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
-    return made
+    pages_by_key["index.html"] = index_page(facts, there, root).encode()
+    pages_by_key[BUILDABLE] = buildable_page(channels, evidence).encode()
+    pages_by_key["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
+    return pages_by_key
 
 
 def project_files(
@@ -86,14 +86,14 @@ def project_files(
     tested.
     """
     wheels = {name: list[Wheel]() for name in projects} | of_project(there)
-    made = {
+    pages_by_key = {
         f"project/{name}.html": project_page(name, wheels[name], words).encode()
         for name in sorted(wheels)
     }
-    made[KEY] = render(
+    pages_by_key[KEY] = render(
         {wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None}
     )
-    return made
+    return pages_by_key
 
 
 def installable_files(page: bytes) -> set[str]:
@@ -128,11 +128,11 @@ def write(store: Store, made: Mapping[str, bytes]) -> list[str]:
 def _put(store: Store, key: str, data: bytes) -> bool:
     content_type = TYPES[Path(key).suffix]
     for _ in range(TRIES):
-        there = store.get(key)
-        if there is not None and there.data == data:
+        stored = store.get(key)
+        if stored is not None and stored.data == data:
             return False
         # Only where it is still what was read: someone else may build the site at the same time.
-        if store.replace(key, data, there.etag if there else None, content_type=content_type):
+        if store.replace(key, data, stored.etag if stored else None, content_type=content_type):
             return True
     raise InfrastructureError(
         f"{key}: another process keeps writing it", hint="run `farm site build` again"
@@ -149,16 +149,16 @@ class Inline(NamedTuple):
 @cache
 def _environment() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(TEMPLATES)
-    made = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
-    made.globals |= {"css": _inline("site.css"), "states": STATES}
-    return made
+    templates.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
+    templates.globals |= {"css": _inline("site.css"), "states": STATES}
+    return templates
 
 
 @cache
@@ -200,13 +200,13 @@ def newest_version(wheels: Iterable[Wheel]) -> str:
 def index_page(data: Mapping[str, Any], there: Sequence[Wheel], root: str) -> str:
     """Published wheels by project and by group."""
     projects = [_project_row(name, wheels) for name, wheels in of_project(there).items()]
-    named: dict[str, list[str]] = {}
+    projects_by_group: dict[str, list[str]] = {}
     for wheel in there:
         for group in wheel.groups:
-            named.setdefault(group, []).append(wheel.project)
+            projects_by_group.setdefault(group, []).append(wheel.project)
     groups = [
         (group, _meaning(group), len(names), sorted({*names}))
-        for group, names in sorted(named.items())
+        for group, names in sorted(projects_by_group.items())
     ]
     template = _environment().get_template("index.html")
     return template.render(
@@ -251,8 +251,10 @@ def buildable_page(channels: Iterable[Channel], evidence: Evidence) -> str:
 
 
 def _tested(evidence: Evidence, channel: str) -> str:
-    found = {wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")}
-    return "; ".join(f"{variant}: {state}" for variant, state in found.items())
+    states_by_variant = {
+        wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")
+    }
+    return "; ".join(f"{variant}: {state}" for variant, state in states_by_variant.items())
 
 
 def _meaning(group: str) -> str:
@@ -273,9 +275,9 @@ def project_page(name: str, found: Sequence[Wheel], words: Words) -> str:
     """
     versions = []
     for version, files in groupby(found, key=lambda wheel: wheel.version):
-        listed = list(files)
-        lines = _install_lines(listed, words)
-        versions.append((version, listed, lines))
+        version_files = list(files)
+        lines = _install_lines(version_files, words)
+        versions.append((version, version_files, lines))
     template = _environment().get_template("project.html")
     return template.render(
         name=name, versions=versions, count=len(found), place=wheel_place, record=record_key
@@ -347,7 +349,7 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
     Release, CUDA, how far it was proved, words, the first driver that runs it, what the official
     wheel has beside it.
     """
-    found: dict[str, dict[str, list[list[str]]]] = {}
+    rows: dict[str, dict[str, list[list[str]]]] = {}
     for place in official.PLATFORMS:
         for name in catalog.architectures().architectures:
             sm = int(name.removeprefix("sm"))
@@ -358,8 +360,8 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
             ):  # a matrix that cannot be read: the rest of the page stands without it
                 return {}
             if builds:
-                found.setdefault(place, {})[str(sm)] = [_row(each) for each in builds]
-    return found
+                rows.setdefault(place, {})[str(sm)] = [_row(build) for build in builds]
+    return rows
 
 
 def _row(own: FarmBuild) -> list[str]:

@@ -76,14 +76,14 @@ def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]
         if name in wanted and len(keys.setdefault(name, [])) < MAX_REPORTS:
             keys[name].append(key)
     pairs = [(name, key) for name, several in sorted(keys.items()) for key in sorted(several)]
-    found: dict[str, list[Smoke]] = {}
+    tests_by_name: dict[str, list[Smoke]] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
         for (name, _), stored in zip(
             pairs, pool.map(store.get, [key for _, key in pairs]), strict=True
         ):
             if stored is not None and len(stored.data) <= MAX_REPORT:
-                found.setdefault(name, []).extend(_tests_in(stored.data, wanted[name]))
-    return found
+                tests_by_name.setdefault(name, []).extend(_tests_in(stored.data, wanted[name]))
+    return tests_by_name
 
 
 def _tests_in(data: bytes, wheel: str) -> Iterator[Smoke]:
@@ -106,8 +106,8 @@ def newest(smokes: Iterable[Smoke]) -> tuple[Smoke, ...]:
     Where the GPU part, or all of it, did not run, that takes nothing back of one that ran.
     """
     rising = sorted(smokes, key=lambda smoke: (smoke.passed or smoke.failed, smoke.time))
-    found = {(smoke.where, smoke.gpu_ran): smoke for smoke in rising}
-    return tuple(found[kind] for kind in sorted(found))
+    latest = {(smoke.where, smoke.gpu_ran): smoke for smoke in rising}
+    return tuple(latest[kind] for kind in sorted(latest))
 
 
 def _smoke(report: dict[str, Any], facts: dict[str, Any], time: str) -> Smoke:
@@ -226,8 +226,8 @@ class Wheel:
         """
         if self.report and self.report.sass is not None:
             return tuple(int(sm.rstrip("af")) for sm in self.report.sass)
-        found = {word for group in self.groups if (word := group.partition("-")[0]) in gpu_words()}
-        return tuple(sorted({sm for word in found for sm in Variant(word, "avx2", "py311").sms}))
+        words = {word for group in self.groups if (word := group.partition("-")[0]) in gpu_words()}
+        return tuple(sorted({sm for word in words for sm in Variant(word, "avx2", "py311").sms}))
 
     @property
     def state(self) -> str:
@@ -309,14 +309,14 @@ def _wheel(
 
 def with_tests(found: Iterable[Wheel], kept: Tests) -> list[Wheel]:
     """The wheels, newest version first, each with the smoke tests that the index keeps of it."""
-    made = []
+    tested = []
     for wheel in found:
         tests = kept.get(wheel.filename, ())
         # With its Python only where that is news: the tag says it of all other wheels.
-        made.append(
+        tested.append(
             replace(
                 wheel,
-                tests=newest([each.with_python() for each in tests] if wheel.several else tests),
+                tests=newest([test.with_python() for test in tests] if wheel.several else tests),
             )
         )
-    return sorted(made, key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)
+    return sorted(tested, key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)

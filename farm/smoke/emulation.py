@@ -262,21 +262,23 @@ class _Loading:
                 code = None
                 os.killpg(child.pid, signal.SIGKILL)
         lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-        printed = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+        loaded = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
         with errors.open("rb") as written:
             written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
             text = written.read().decode("utf-8", "replace")
         last_line = text.strip().rpartition("\n")[2][:_LAST_WORDS]
         if code is None:
-            return printed, f"not loaded within {_LIMIT_S} s", last_line
+            return loaded, f"not loaded within {_LIMIT_S} s", last_line
         # qemu ends itself by the signal that ended the program.
-        return printed, -code if code < 0 else None, last_line
+        return loaded, -code if code < 0 else None, last_line
 
 
 def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -> Report:
     level = report.policy.cpu
     died = {path: end for path, end in outcomes.of.items() if isinstance(end, int)}
-    folders = [path for path in members if path not in died and outcomes.of.get(path) != "loaded"]
+    not_loaded = [
+        path for path in members if path not in died and outcomes.of.get(path) != "loaded"
+    ]
     findings = []
     for path, number in died.items():
         name = signal.Signals(number).name
@@ -284,17 +286,19 @@ def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -
         findings.append(died_when_loaded(path, model, name, words, level))
     if outcomes.at_exit is not None:
         findings.append(died_at_exit(outcomes.at_exit, model, level))
-    loaded = len(members) - len(died) - len(folders)
+    loaded = len(members) - len(died) - len(not_loaded)
     summary = f"emulated: {loaded} of {len(members)} libraries loaded on {model}"
-    if folders:
-        summary += f", {folders[0]} not ({outcomes.of.get(folders[0], 'not begun')})"
+    if not_loaded:
+        summary += f", {not_loaded[0]} not ({outcomes.of.get(not_loaded[0], 'not begun')})"
     check = report.check("cpu")
     new = Check(
         id="cpu",
         status="failed" if findings or check.status == "failed" else "passed",
         findings=(*check.findings, *findings),
         note=check.note,
-        undecided=tuple(path for path in check.undecided if path in folders or path not in members),
+        undecided=tuple(
+            path for path in check.undecided if path in not_loaded or path not in members
+        ),
         emulated=summary,
     )
     return report.replaced(new)

@@ -56,9 +56,13 @@ def find_python(name: str) -> Path | None:
     free = bool(match[3])
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version and free == running_free():
         return Path(sys.executable)
-    answer = ["cpython", *version.split("."), str(int(free))]
+    expected = ["cpython", *version.split("."), str(int(free))]
     return next(
-        (candidate for candidate in _candidates(version + match[3]) if _answers(candidate, answer)),
+        (
+            candidate
+            for candidate in _candidates(version + match[3])
+            if _answers(candidate, expected)
+        ),
         None,
     )
 
@@ -68,13 +72,13 @@ def other_platform(filenames: Iterable[str]) -> str | None:
     older, or it is another system. None where one is, and where no names are given.
     """
     supported = list(platform_tags())
-    platforms = {
+    wheel_tags = {
         tag.rpartition("-")[2] for name in filenames for tag in parse_wheel_name(name).tags
     }
-    if not platforms or not platforms.isdisjoint([*supported, "any"]):
+    if not wheel_tags or not wheel_tags.isdisjoint([*supported, "any"]):
         return None
     newest = next((tag for tag in supported if tag.startswith("manylinux_")), supported[0])
-    return f"the wheel is for {' or '.join(sorted(platforms))}, this machine for {newest}"
+    return f"the wheel is for {' or '.join(sorted(wheel_tags))}, this machine for {newest}"
 
 
 def running_free() -> bool:
@@ -98,8 +102,8 @@ def _candidates(version: str) -> Iterator[Path]:
                 key=lambda path: [int(n) for n in re.findall(r"\d+", str(path))],
                 reverse=True,
             )
-        elif (program := shutil.which(f"python{version}", path=folder)) is not None:
-            yield Path(program)
+        elif (on_path := shutil.which(f"python{version}", path=folder)) is not None:
+            yield Path(on_path)
             # Version managers put programs of this name on the PATH that only say that there is no
             # such version.
 
@@ -127,7 +131,7 @@ def make_environment(dest: Path, python: Path) -> Path:
     # Isolated: PYTHONPATH and packages of the user must have no part in it.
     command = [str(python), "-I", "-m", "venv", "--without-pip", str(dest)]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             env=_environ(),
             stdin=subprocess.DEVNULL,
@@ -139,10 +143,10 @@ def make_environment(dest: Path, python: Path) -> Path:
         raise InfrastructureError(
             f"{python}: cannot make a virtual environment: {error}"
         ) from error
-    if done.returncode != 0:
+    if result.returncode != 0:
         raise InfrastructureError(
             f"{python}: cannot make a virtual environment in {dest}: "
-            f"{_last_lines(done.stdout + done.stderr)}",
+            f"{_last_lines(result.stdout + result.stderr)}",
             hint="on Debian the module venv is in the package python3-venv",
         )
     return dest / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -251,13 +255,17 @@ def install(
         # pip 26 takes 3.10 and newer: an older Python brings a pip of its age.
         code = _run_logged([str(python), "-I", "-m", "ensurepip"], log, line, end)
         code = code or _run_logged([str(python), "-I", "-m", "pip", *words], log, line, end)
-    command = " ".join(
+    command_text = " ".join(
         ["pip install", *(re.sub("(?<=://)[^/@]*@", "****@", word) for word in source), requirement]
     )
     if code is None:
-        raise SmokeFailedError(f"{command} did not finish in {timeout_s:g} s", hint=f"log: {log}")
+        raise SmokeFailedError(
+            f"{command_text} did not finish in {timeout_s:g} s", hint=f"log: {log}"
+        )
     if code:
-        raise _failure(f"{command} failed with exit code {code}", python, requirement, source, log)
+        raise _failure(
+            f"{command_text} failed with exit code {code}", python, requirement, source, log
+        )
 
 
 def _failure(
@@ -337,7 +345,7 @@ def _run_logged(
     """Run a command whose output goes to `log`, line by line to `line` too: its exit code; None:
     ended at `end`.
     """
-    unfinished = b""
+    partial_line = b""
     with log.open("wb") as file, log.open("rb") as written:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=_environ()
@@ -348,8 +356,8 @@ def _run_logged(
                     code = child.wait(POLL_S)
                 except subprocess.TimeoutExpired:
                     code = None
-                *lines, unfinished = (unfinished + written.read()).split(b"\n")
-                for text in lines:
+                *full_lines, partial_line = (partial_line + written.read()).split(b"\n")
+                for text in full_lines:
                     line(text.decode("utf-8", "replace"))
                 if code is not None or time.monotonic() > end:
                     return code

@@ -299,18 +299,18 @@ def arguments(
     module: str, expect: Expectation, file: Path, *, timeout_s: float, cpu_only: bool = False
 ) -> list[str]:
     """The options of the probe, which writes its report into `file`."""
-    words = {
+    values = {
         "module": module,
         "json": file,
         "time-limit": f"{timeout_s:g}",
         "expect-version": expect.version,
     }
-    words |= {
+    values |= {
         "expect-cuda": expect.cuda,
         "expect-quantized": expect.quantized,
         "script": expect.script,
     }
-    options = [f"--{name}={value}" for name, value in words.items() if value is not None]
+    options = [f"--{name}={value}" for name, value in values.items() if value is not None]
     options += [f"--expect-feature={name}" for name in expect.features]
     options += [f"--import={name}" for name in expect.imports]
     if cpu_only:
@@ -394,11 +394,11 @@ def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] |
             del tail[:-TAIL_BYTES]
             if line is None:
                 continue
-            *whole_lines, remaining = bytes(begun + chunk).split(b"\n")
-            begun = bytearray(remaining[-TAIL_BYTES:])
-            for text in whole_lines:
-                if text.startswith(_CHECK_LINES):  # not what the module, or qemu, has to say
-                    line(plain_lines(text.decode("utf-8", "replace")))
+            *full_lines, partial_line = bytes(begun + chunk).split(b"\n")
+            begun = bytearray(partial_line[-TAIL_BYTES:])
+            for text_line in full_lines:
+                if text_line.startswith(_CHECK_LINES):  # not what the module, or qemu, has to say
+                    line(plain_lines(text_line.decode("utf-8", "replace")))
 
 
 def judge(
@@ -419,7 +419,7 @@ def judge(
     elif code is not None and code < 0:
         name = signal_name(-code)
         code = None
-    verdict = document if isinstance(document, ProbeDocument) else None
+    document_read = document if isinstance(document, ProbeDocument) else None
     outcome, reason = _outcome(module, emulate, ended, name, document, expect)
     hint = None
     if name == "SIGILL" and not ended.late:
@@ -435,8 +435,8 @@ def judge(
         outcome=outcome,
         reason=reason,
         hint=hint,
-        facts=verdict.facts if verdict else {},
-        checks=verdict.checks if verdict else (),
+        facts=document_read.facts if document_read else {},
+        checks=document_read.checks if document_read else (),
         exit_code=code,
         signal=name,
         output_tail=ended.tail,
@@ -471,10 +471,10 @@ def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[C
         {check.name: check.seen or "" for check in report.checks},
         report.emulated,
     )
-    causes = matching_rows(texts, report.module, signal=report.signal, hung=hung, gpu=gpu)
+    matches = matching_rows(texts, report.module, signal=report.signal, hung=hung, gpu=gpu)
     return tuple(
         Cause(id=row.id, what=row.what.format(**filled), fix=row.fix.format(**filled))
-        for row, _ in causes
+        for row, _ in matches
     )
 
 

@@ -20,6 +20,7 @@ import re
 import stat
 import struct
 import tempfile
+import threading
 import unicodedata
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -146,6 +147,7 @@ class Archive:
     def __init__(self, path: Path, limits: Limits | None = None) -> None:
         self.path = path
         self.limits = limits or Limits()
+        self._lock = threading.Lock()
         try:
             check_is_file(path)
             self._file = cast("BinaryIO", path.open("rb", buffering=0))
@@ -185,8 +187,9 @@ class Archive:
     def span(self, start: int, end: int) -> Generator[bytes, None, None]:
         """The file's bytes from `start` to `end`, in chunks of at most 256 KiB."""
         while start < end:
-            self._file.seek(start)
-            chunk = self._file.read(min(_CHUNK, end - start))
+            with self._lock:  # members are read by several threads
+                self._file.seek(start)
+                chunk = self._file.read(min(_CHUNK, end - start))
             if not chunk:
                 refuse(f"{self.path.name}: the file ends before byte {end}")
             yield chunk

@@ -2,10 +2,12 @@
 file.
 """
 
+import os
 import posixpath
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
@@ -300,6 +302,8 @@ def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
     )
 
 
+_MAX_THREADS = 4  # each keeps a member of up to 16 MiB in memory
+_BATCH = 4 << 20  # bytes
 _MAX_LIBRARIES = 5000  # the largest known wheels hold some hundred
 
 
@@ -351,26 +355,83 @@ def read_contents(
     libraries: list[Library] = []
     symbols: dict[str, Symbols | DllSymbols] = {}
     dispatching: list[str] = []
-    for name, entry in archive.members.items():
-        if entry.is_dir:
-            continue
-        with _disk(archive, name), archive.content(name, magics(name)) as (sha256, data):
-            files[name] = sha256, entry.size
-            if data is None:
-                continue
-            if with_symbols:
-                symbols[name] = symbols_of(data)
-            code = code_of(name)
-            if code and (code.on_load or code.chosen):
-                dispatching.append(name)
-            libraries.append(read_library(name, sha256, data, code, device=device))
-            if len(libraries) > _MAX_LIBRARIES:
-                raise VerificationFailedError(
-                    f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected"
-                )
+
+    def read_batch(names: list[str]) -> list[_Member]:
+        return [
+            _read_member(archive, name, code_of(name), with_symbols=with_symbols, device=device)
+            for name in names
+        ]
+
+    # Unpacking and hashing release the interpreter's lock.
+    with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, _MAX_THREADS)) as threads:
+        batches = [threads.submit(read_batch, names) for names in _batches(archive)]
+        try:
+            for batch in batches:
+                for member in batch.result():
+                    files[member.name] = member.sha256, member.size
+                    if member.library is not None:
+                        libraries.append(member.library)
+                    if member.symbols is not None:
+                        symbols[member.name] = member.symbols
+                    if member.chooses_code:
+                        dispatching.append(member.name)
+                if len(libraries) > _MAX_LIBRARIES:
+                    raise VerificationFailedError(
+                        f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected"
+                    )
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
     return Contents(
         files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatching)
     )
+
+
+class _Member(NamedTuple):
+    """A member that was read."""
+
+    name: str
+    sha256: str
+    size: int
+    library: Library | None = None
+    symbols: Symbols | DllSymbols | None = None
+    chooses_code: bool = False
+
+
+def _batches(archive: Archive) -> Iterator[list[str]]:
+    """The files of a wheel in their order, small ones together: a task for each would cost more
+    than reading them.
+    """
+    batch: list[str] = []
+    size = 0
+    for name, entry in archive.members.items():
+        if entry.is_dir:
+            continue
+        batch.append(name)
+        size += entry.size
+        if size >= _BATCH:
+            yield batch
+            batch = []
+            size = 0
+    if batch:
+        yield batch
+
+
+def _read_member(
+    archive: Archive, name: str, code: Code | None, *, with_symbols: bool, device: bool
+) -> _Member:
+    size = archive.members[name].size
+    with _disk(archive, name), archive.content(name, magics(name)) as (sha256, data):
+        if data is None:
+            return _Member(name, sha256, size)
+        return _Member(
+            name,
+            sha256,
+            size,
+            library=read_library(name, sha256, data, code, device=device),
+            symbols=symbols_of(data) if with_symbols else None,
+            chooses_code=code is not None and (code.on_load or code.chosen is not None),
+        )
 
 
 @contextmanager

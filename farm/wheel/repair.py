@@ -37,8 +37,15 @@ from farm.base.failures import line_naming_cause
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain, printable
 from farm.wheel.archive import Archive, check_name
-from farm.wheel.elf import ELF_MAGIC
-from farm.wheel.library import Contents, Library, magics, read_contents, read_library
+from farm.wheel.elf import ELF_MAGIC, Symbols
+from farm.wheel.library import (
+    Contents,
+    Library,
+    magics,
+    read_contents,
+    read_library,
+    symbols_of,
+)
 from farm.wheel.metadata import (
     RECORD_LIMIT,
     DistInfo,
@@ -65,7 +72,7 @@ from farm.wheel.needs import (
     system_needs,
     two_openmp,
 )
-from farm.wheel.pe import of_the_machine
+from farm.wheel.pe import DllSymbols, of_the_machine
 from farm.wheel.rewrite import NewMember, renames, rewrite
 from farm.wheel.tags import LOADER, check_supported, earned_level, platform_machine, windows_machine
 
@@ -284,11 +291,14 @@ class RepairResult(NamedTuple):
     record_corrected: tuple[
         str, ...
     ]  # members whose row in the old RECORD was wrong; the new one is right
+    contents: Contents  # of the new wheel, with symbols and without device code
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, strings, numbers."""
+        fields = self._asdict()
+        del fields["contents"]
         return {
-            **self._asdict(),
+            **fields,
             "wheel": str(self.wheel),
             "vendored": [one._asdict() for one in self.vendored],
         }
@@ -335,7 +345,7 @@ def vendor(
         record = []
         with suppress(VerificationFailedError):  # it is written anew whatever it is
             record = read_record(archive, info.record)[1]
-        contents = read_contents(archive, device=False)
+        contents = read_contents(archive, with_symbols=True, device=False)
         record_problems = compare_record(archive, record, info.record, contents.files)
         _refuse_two_openmp(contents.libraries)
         machine = _machine(info, contents)
@@ -366,7 +376,7 @@ def vendor(
         else:
             lacking = []
         new = [*changed, *(NewMember(item.library.path, item.source, 0o755) for item in found)]
-        written = _write(
+        changes = _write(
             archive,
             info,
             contents,
@@ -377,14 +387,16 @@ def vendor(
             lacking,
             options.description,
         )
+        written_contents = _contents_of(contents, changes, new)
     return RepairResult(
         wheel=target,
         vendored=tuple(
-            Vendored(each.library.path, str(each.source), *written[each.library.path])
+            Vendored(each.library.path, str(each.source), *changes.written[each.library.path])
             for each in found
         ),
         tags=platforms,
         record_corrected=tuple(printable(path) for path, _ in record_problems),
+        contents=written_contents,
     )
 
 
@@ -580,6 +592,14 @@ def _platforms(
     return earned_level(system_needs(libraries, needs), machine).tags(machine)
 
 
+class _Changes(NamedTuple):
+    """What is different in the new wheel: members that are gone, renamed, and written."""
+
+    dropped: frozenset[str]
+    renamed: Mapping[str, str]
+    written: Mapping[str, tuple[str, int]]
+
+
 def _write(
     archive: Archive,
     info: DistInfo,
@@ -590,7 +610,8 @@ def _write(
     platforms: tuple[str, ...],
     requires: list[str],
     description: str,
-) -> dict[str, tuple[str, int]]:
+) -> _Changes:
+    """Write the new wheel."""
     folder = info.folder
     rename = renames(archive, info.stem, None if version is None else version.replace("-", "_"))
     new_folder = rename.get(f"{folder}/METADATA", f"{folder}/METADATA").partition("/")[0]
@@ -613,7 +634,7 @@ def _write(
     if sorted(wheel.split()) != sorted(old.split()):
         drop.add(f"{folder}/WHEEL")
         new.append(NewMember(f"{new_folder}/WHEEL", wheel))
-    return rewrite(
+    written = rewrite(
         archive,
         target,
         record=f"{new_folder}/RECORD",
@@ -622,6 +643,41 @@ def _write(
         rename=rename,
         new=new,
     )
+    return _Changes(frozenset(drop), rename, written)
+
+
+def _contents_of(old: Contents, changes: _Changes, new: Sequence[NewMember]) -> Contents:
+    """The contents of the new wheel, of which nothing is read that the old one had."""
+    files = {}
+    for name, file in old.files.items():
+        if name not in changes.dropped:
+            files[changes.renamed.get(name, name)] = file
+    files.update(changes.written)
+    symbols = {}
+    for name, table in old.symbols.items():
+        if name not in changes.dropped:
+            symbols[changes.renamed.get(name, name)] = table
+    libraries = []
+    for library in old.libraries:
+        if library.path not in changes.dropped:
+            path = changes.renamed.get(library.path, library.path)
+            libraries.append(library._replace(path=path))
+    for member in new:
+        if isinstance(member.content, Path) and member.name in changes.written:
+            added, table = _read_with_symbols(member.content, member.name)
+            if added is not None:
+                sha256, size = changes.written[member.name]
+                libraries.append(added._replace(sha256=sha256, size=size))
+                symbols[member.name] = table
+    return Contents(files=files, libraries=tuple(libraries), symbols=symbols)
+
+
+def _read_with_symbols(source: Path, path: str) -> tuple[Library | None, Symbols | DllSymbols]:
+    with source.open("rb") as file:
+        if not file.read(len(ELF_MAGIC)).startswith(magics(path)):
+            return None, Symbols()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return read_library(path, "", data, device=False), symbols_of(data)
 
 
 def _declared(info: DistInfo) -> set[str]:

@@ -75,7 +75,7 @@ def rewrite(
     `rename`: old name to new name. `new` is deflated, in this order.
 
     Returns:
-        (sha256, length) of each new member, by name.
+        (sha256, length) of each new member and of RECORD, by name.
     """
     renamed = rename or {}
     kept = [
@@ -114,7 +114,7 @@ def rewrite(
                 # Last: archivers put `.dist-info` at the end (PEP 427). RECORD lists itself without
                 # a hash.
                 rows.append(Row(record, None, None))
-                writer.add(NewMember(record, render_record(rows)))
+                written[record] = writer.add(NewMember(record, render_record(rows)))
                 writer.finish()
                 os.fsync(file.fileno())
             # It was 0600 while it was being written: no one else reads half a wheel.

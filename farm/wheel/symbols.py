@@ -39,6 +39,9 @@ _GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1
 _CXX_RUNTIME = ("libstdc++.so.6", "libgcc_s.so.1")
 _NEWEST_GLIBC = 36  # the list is of glibc 2.36, which gives all that older ones gave
 
+NEWER_WINDOWS = "which has it in no Windows that is known here: of a newer one, or misspelt"
+"""The end of a problem that is not of the wheel's own libraries."""
+
 _Tables = Mapping[str, Symbols | DllSymbols]
 
 
@@ -199,13 +202,12 @@ def _not_exported(
         giver = symbols.get(inside.get(dll) or "")
         if isinstance(giver, DllSymbols):
             missing = sorted(taken - giver.exports)
+            reason = "which does not export it"
         else:
             missing = sorted(name for name in taken if _windows_lacks(dll, name, library.machine))
+            reason = NEWER_WINDOWS
         if missing:
-            yield (
-                library.path,
-                f"takes {_first(missing)} from {dll}, which does not export it",
-            )
+            yield library.path, f"takes {_first(missing)} from {dll}, {reason}"
 
 
 def _windows_lacks(dll: str, name: str, machine: str) -> bool:

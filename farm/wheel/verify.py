@@ -38,6 +38,7 @@ def verify(
     *,
     waivers: Sequence[Waiver] = (),
     dependencies: Sequence[Path] = (),
+    contents: Contents | None = None,
 ) -> Report:
     """Check a wheel against what its name promises.
 
@@ -48,6 +49,9 @@ def verify(
             fail it.
         dependencies: Wheels, or folders of wheels, that it requires and leaves libraries to. Its
             imports are followed into them, and their device code must run on the promised GPUs too.
+        contents: What is known of the wheel's members, as repair gives it for the wheel that it
+            wrote; they are not read again then. It serves a policy that promises nothing of
+            machine code.
 
     Raises:
         UsageError: The file or a dependency cannot be read, or one that is given is not required.
@@ -58,7 +62,7 @@ def verify(
         sha256, size = sha256_and_size(wheel)
     except OSError as error:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
-    checks, required = _run_checks(wheel, policy, dependencies)
+    checks, required = _run_checks(wheel, policy, dependencies, contents)
     return Report(
         wheel=wheel.name,
         sha256=sha256,
@@ -71,7 +75,7 @@ def verify(
 
 
 def _run_checks(
-    wheel: Path, policy: Policy, dependencies: Sequence[Path]
+    wheel: Path, policy: Policy, dependencies: Sequence[Path], contents: Contents | None
 ) -> tuple[list[Check], tuple[DependencyWheel, ...]]:
     """Run all checks; the wheels that were read with it."""
     try:
@@ -80,7 +84,8 @@ def _run_checks(
         return _not_read(error), ()
     with archive:
         try:
-            contents = _read_contents(archive, policy)
+            if contents is None:
+                contents = _read_contents(archive, policy)
             info = read_dist_info(archive)
             metadata = archive.read(f"{info.folder}/METADATA")
         except VerificationFailedError as error:

@@ -1,4 +1,4 @@
-"""CPU seconds of a repair beside other tools: `python tests/bench/repair.py CACHE [ROUNDS]`.
+"""CPU and wall seconds and memory of a repair beside other tools: `python tests/bench/repair.py CACHE [ROUNDS]`.
 
 CACHE keeps downloads and tools: 1 GB. Two jobs: PyTorch 2.0.1 for Windows, whose libiomp5md.dll was
 taken out, gets it back; the tags of a PyTorch for Linux are set. Every tool does its job in turn;
@@ -6,13 +6,14 @@ medians of ROUNDS are printed.
 """
 
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -73,32 +74,52 @@ def without_dll(wheel: Path, folder: Path) -> Path:
     return target
 
 
-def measure(command: list[str], output: Path) -> float:
-    """User and system seconds of the command and what it starts."""
+class Cost(NamedTuple):
+    """What a command took, with what it started."""
+
+    cpu_s: float
+    wall_s: float
+    memory_mb: float  # of its largest process
+
+
+def measure(command: list[str], output: Path) -> Cost:
+    """Run a command in an empty folder."""
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     environ = {**os.environ, "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}"}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # every tool runs as it does once it is installed
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        command, cwd=output, env=environ, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}:\n{(done.stdout + done.stderr)[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    log = output.with_suffix(".log")
+    start = time.monotonic()
+    with log.open("wb") as file:
+        child = subprocess.Popen(command, cwd=output, env=environ, stdout=file, stderr=file)
+        _, status, usage = os.wait4(child.pid, 0)
+    wall = time.monotonic() - start
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        sys.exit(f"{' '.join(command)}:\n{log.read_text(errors='replace')[-2000:]}")
+    return Cost(usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024)
 
 
 def compare(title: str, jobs: dict[str, list[str]], output: Path, rounds: int) -> None:
-    costs: dict[str, list[float]] = {name: [] for name in jobs}
+    costs: dict[str, list[Cost]] = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, command in jobs.items():
             costs[name].append(measure(command, output))
-    own = statistics.median(costs["farm repair"])
-    table = Table("command", "CPU s", "to farm repair", title=title)
-    for name, seconds in costs.items():
-        cpu = statistics.median(seconds)
-        table.add_row(name, f"{cpu:.2f}", f"{cpu / own:.1f}")
+    medians = {
+        name: Cost(*(statistics.median(column) for column in zip(*rows, strict=True)))
+        for name, rows in costs.items()
+    }
+    farm = medians["farm repair"]
+    table = Table("command", "CPU s", "to farm", "wall s", "to farm", "MB", title=title)
+    for name, cost in medians.items():
+        table.add_row(
+            name,
+            f"{cost.cpu_s:.2f}",
+            f"{cost.cpu_s / farm.cpu_s:.1f}",
+            f"{cost.wall_s:.2f}",
+            f"{cost.wall_s / farm.wall_s:.1f}",
+            f"{cost.memory_mb:.0f}",
+        )
     Console(width=100).print(table)
 
 

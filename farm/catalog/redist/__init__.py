@@ -85,14 +85,14 @@ class Redist(Model):
 @functools.cache
 def _index() -> Mapping[str, tuple[str, ...]]:
     """Product -> its versions, oldest first, from the names of the files."""
-    found: dict[str, list[str]] = {}
+    by_product: dict[str, list[str]] = {}
     for path in FOLDER.glob("*.yaml"):
         product, _, version = path.stem.partition("-")
-        found.setdefault(product, []).append(version)
+        by_product.setdefault(product, []).append(version)
     # By numbers, not by letters: 12.10 comes after 12.9.
     return {
         p: tuple(sorted(vs, key=lambda v: [int(n) for n in v.split(".")]))
-        for p, vs in found.items()
+        for p, vs in by_product.items()
     }
 
 
@@ -120,10 +120,10 @@ def has_archive(
 ) -> bool:
     """True if `archives` would find this component's archive."""
     if version in versions(product):
-        found = load(product, version).components.get(component)
+        listing = load(product, version).components.get(component)
     else:
-        found = None
-    return found is not None and found.file(platform, cuda_major) is not None
+        listing = None
+    return listing is not None and listing.file(platform, cuda_major) is not None
 
 
 def archives(
@@ -133,7 +133,7 @@ def archives(
     one has none.
     """
     redist = load(product, version)
-    chosen = []
+    selected = []
     for name in dict.fromkeys(names):
         component = redist.components.get(name)
         file = component.file(platform, cuda_major) if component else None
@@ -143,7 +143,7 @@ def archives(
             text = f"{product} {version}: {name} has no archive for {platform}{major}"
             raise UsageError(text, hint=f"there are: {have}")
         url = redist.base_url + file.path
-        chosen.append(
+        selected.append(
             Archive(
                 component=name,
                 version=component.version,
@@ -152,7 +152,7 @@ def archives(
                 size=file.size,
             )
         )
-    return chosen
+    return selected
 
 
 def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, Any]:

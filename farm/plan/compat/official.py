@@ -41,11 +41,25 @@ class Maker(Model):
     unconfirmed: str
 
 
+class MakerBeside(Model):
+    """Someone who makes packages that old cards need beside torch."""
+
+    maker: str
+    sm: list[int]
+    has: str
+    lacks: str
+    source: str
+    unconfirmed: str
+
+
 class Makers(Model):
-    """Other makers of PyTorch with CUDA, the newest release of each first."""
+    """Other makers of PyTorch with CUDA, the newest release of each first; `beside`: of what goes
+    with it.
+    """
 
     sources: dict[str, str]
     makers: list[Maker]
+    beside: list[MakerBeside]
 
 
 @cache
@@ -483,3 +497,8 @@ def others(question: Question) -> list[Maker]:
 def install(row: Maker, question: Question) -> str:
     """The line that installs a build of another maker."""
     return row.install.replace("{arch}", ",".join(map(str, question.sms)))
+
+
+def makers_beside(question: Question) -> list[MakerBeside]:
+    """Who makes packages beside torch for some card of a question."""
+    return [row for row in makers().beside if any(sm in row.sm for sm in question.sms)]

@@ -135,6 +135,9 @@ def joined(parts: list[tuple[Path, dict[str, Any]]], state: Path) -> Iterator[by
     Each is copied into the state folder and verified there before its first byte is used: whoever
     owns the part may change it at any moment.
     """
+    total = sum(entry["size"] for _, entry in parts)
+    done = 0
+    printed = time.monotonic()
     for path, entry in parts:
         with checked_copy(path, state, sha256=entry["sha256"], size=entry["size"]) as copy:
             if copy is None:
@@ -145,6 +148,10 @@ def joined(parts: list[tuple[Path, dict[str, Any]]], state: Path) -> Iterator[by
                 )
             while chunk := copy.read(1 << 20):
                 yield chunk
+                done += len(chunk)
+                if time.monotonic() - printed > PROGRESS_S:
+                    printed = time.monotonic()
+                    say(f"unpacked {done >> 20} of {total >> 20} MB")
 
 
 def digest(path: Path) -> str:
@@ -405,6 +412,7 @@ def follow(engine: HostEngine, handle: str, log: Path, wait_s: float | None) -> 
 
 
 PIECE = 15 << 20
+SAID = 8  # pieces between two lines of progress
 
 
 class Pieces(io.RawIOBase):
@@ -439,6 +447,8 @@ class Pieces(io.RawIOBase):
         self._digest.update(piece)
         self.count += 1
         self.size += len(piece)
+        if self.count % SAID == 0:
+            say(f"{self.size >> 20} MB of the result are written")
 
 
 def built_files(state: Path, output: str, folder: str) -> list[str]:
@@ -599,6 +609,14 @@ def check(manifest: dict[str, Any], folders: list[Path], folder: Path) -> int:
             CANNOT,
             f"{nearest} is on a file system that runs no programs (noexec)",
             "name another folder with --state",
+        )
+    job_memory = manifest["job"]["memory_per_job_gb"]
+    if memory < job_memory * 1e9:
+        leave(
+            CANNOT,
+            f"one compiler of this build takes {job_memory:g} GB of memory; this machine, or what "
+            f"limits it here, has {memory / 1e9:.1f} GB",
+            "build on a machine, or in a job, with more memory",
         )
     packed = sum(part["size"] for part in manifest["parts"])
     if free < packed:

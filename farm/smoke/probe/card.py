@@ -72,13 +72,13 @@ def driver_version() -> str:
         if nvml.nvmlInit_v2() != 0:
             return ""
         if nvml.nvmlSystemGetDriverVersion(text, 80) == 0:
-            match = text.value.decode("ascii", "replace")
+            version = text.value.decode("ascii", "replace")
         else:
-            match = ""
+            version = ""
         nvml.nvmlShutdown()
     except (OSError, AttributeError):
         return ""
-    return match
+    return version
 
 
 def card_numbers() -> dict[str, int]:
@@ -91,8 +91,8 @@ def card_numbers() -> dict[str, int]:
     device = ctypes.c_int(0)
     driver.cuDeviceGet(ctypes.byref(device), 0)
     numbers = {}
-    visible = {"multiprocessors": 16, "clock_khz": 13, "memory_clock_khz": 36, "bus_bits": 37}
-    for name, attribute in visible.items():
+    attributes = {"multiprocessors": 16, "clock_khz": 13, "memory_clock_khz": 36, "bus_bits": 37}
+    for name, attribute in attributes.items():
         value = ctypes.c_int(0)
         status = driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         numbers[name] = value.value if status == 0 else 0
@@ -111,25 +111,25 @@ PTX_AS_WELL_S = 60.0
 
 def first_kernel(module: Any) -> dict[str, Any]:
     """Runs the first kernel of the module's own in this process: seconds, and what came of it."""
-    output: dict[str, Any] = {"ok": False, "error": None, "first_s": None, "second_s": None}
-    total = hasattr(module, "nn")
+    outcome: dict[str, Any] = {"ok": False, "error": None, "first_s": None, "second_s": None}
+    is_torch = hasattr(module, "nn")
     try:
-        if total:  # torch's own kernel; its products are those of cuBLAS
+        if is_torch:  # torch's own kernel; its products are those of cuBLAS
             x = module.full((17, 17), 3.0).cuda()
         else:
             x = module.tensor([[1.0] * 17 for _ in range(17)], dtype=module.float32, device="cuda")
-        right = 7.0 if total else 17.0
+        right = 7.0 if is_torch else 17.0
         for name in ("first_s", "second_s"):
             started = time.perf_counter()
-            rows = (x * 2 + 1 if total else x @ x).cpu().tolist()
-            output[name] = time.perf_counter() - started
+            rows = (x * 2 + 1 if is_torch else x @ x).cpu().tolist()
+            outcome[name] = time.perf_counter() - started
             if any(value != right for row in rows for value in row):
-                output["error"] = "wrong numbers"
-                return output
-        output["ok"] = True
+                outcome["error"] = "wrong numbers"
+                return outcome
+        outcome["ok"] = True
     except Exception as error:
-        output["error"] = f"{type(error).__name__}: {error}"[:MAX_TEXT]
-    return output
+        outcome["error"] = f"{type(error).__name__}: {error}"[:MAX_TEXT]
+    return outcome
 
 
 def run_first_kernel(module_name: str, way: dict[str, str], limit_s: float) -> dict[str, Any]:
@@ -165,12 +165,12 @@ def try_ways(
     where it does not, the ordinary way is JIT. Whether the PTX of a wheel with machine code serves
     as well is worth a minute, not more.
     """
-    result = {"without JIT": run("without JIT", limit_s)}
-    if result["without JIT"]["ok"]:
-        result["JIT only"] = run("JIT only", min(limit_s, PTX_AS_WELL_S))
+    results = {"without JIT": run("without JIT", limit_s)}
+    if results["without JIT"]["ok"]:
+        results["JIT only"] = run("JIT only", min(limit_s, PTX_AS_WELL_S))
     else:
-        result["ordinary"] = run("ordinary", limit_s)
-    return result
+        results["ordinary"] = run("ordinary", limit_s)
+    return results
 
 
 def judge_code(found: dict[str, dict[str, Any]], archs: list[str], sm: str) -> tuple[str, str]:
@@ -181,12 +181,12 @@ def judge_code(found: dict[str, dict[str, Any]], archs: list[str], sm: str) -> t
     plain = found["without JIT"]
     if plain["ok"]:
         forced = found["JIT only"]
-        newer = "no PTX that serves"
+        ptx_text = "no PTX that serves"
         if forced["ok"]:
-            newer = "has PTX as well ({:.3f} s with it)".format(forced["first_s"])
+            ptx_text = "has PTX as well ({:.3f} s with it)".format(forced["first_s"])
         elif "did not finish" in str(forced["error"]):
-            newer = "its PTX {}".format(forced["error"])
-        return "native", f"its own SASS serves {sm}: {times(plain)}; {newer}"
+            ptx_text = "its PTX {}".format(forced["error"])
+        return "native", f"its own SASS serves {sm}: {times(plain)}; {ptx_text}"
     ordinary = found["ordinary"]
     if ordinary["ok"]:
         text = (
@@ -224,11 +224,13 @@ def check_code(module: Any, facts: dict[str, str], module_name: str, limit_s: fl
     `limit_s`: for each process that is started, seconds.
     """
     facts["code"] = "none"
-    code = try_ways(lambda way, seconds: run_first_kernel(module_name, WAYS[way], seconds), limit_s)
-    for way, result in code.items():
+    results = try_ways(
+        lambda way, seconds: run_first_kernel(module_name, WAYS[way], seconds), limit_s
+    )
+    for way, result in results.items():
         facts[f"first kernel, {way}"] = json.dumps(result)[:MAX_TEXT]
     capability = tuple(module.cuda.get_device_capability(0))
-    facts["code"], text = judge_code(code, arch_list(module), "sm_{}{}".format(*capability))
+    facts["code"], text = judge_code(results, arch_list(module), "sm_{}{}".format(*capability))
     return text
 
 
@@ -241,10 +243,10 @@ def throughput() -> dict[str, Any]:
 
 def units_of(name: str, sm: int, *, geforce: bool = False) -> int:
     """Fused multiply-adds a clock and multiprocessor; 0 where it is not known."""
-    per_architecture = throughput()
-    units = per_architecture["units"][name].get(str(sm), 0)
+    figures = throughput()
+    units = figures["units"][name].get(str(sm), 0)
     if geforce and name == "float64":
-        units = per_architecture["geforce_float64"].get(str(sm), units)
+        units = figures["geforce_float64"].get(str(sm), units)
     return int(units)
 
 

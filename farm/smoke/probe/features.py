@@ -134,11 +134,11 @@ def check_profiler(torch: Any, device: str) -> str:
     x = torch.ones(256, 256, device=device)
     with torch.profiler.profile(
         activities=[kinds.CPU] + [kinds.CUDA] * (device == "cuda")
-    ) as trace:
+    ) as profile:
         (x + x).sum().item()
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "trace.json")
-        trace.export_chrome_trace(file)
+        profile.export_chrome_trace(file)
         with open(file, encoding="utf-8") as stream:
             events = json.load(stream)["traceEvents"]
     names = {str(event.get("name")) for event in events}
@@ -165,7 +165,7 @@ def check_onednn(torch: Any) -> str:
             if len(word) > i + 3
         }
     )
-    if not any(ones.startswith("convolution ") for ones in used):
+    if not any(primitive.startswith("convolution ") for primitive in used):
         raise FailedError(printed[-500:] or "oneDNN said nothing", "a convolution in oneDNN")
     isa = [line.partition("isa:")[2] for line in printed.splitlines() if "isa:" in line]
     return "; ".join([*isa[:1], *used])
@@ -211,22 +211,22 @@ def mkl_code(printed: str) -> str:
     )
     if line is None or "GEMM" not in printed:
         raise FailedError(printed[-500:] or "MKL said nothing", "a product in MKL")
-    branch = line.partition(" for ")[2][:150]
+    code_path = line.partition(" for ")[2][:150]
     isa = printed.partition("isa:")[2].partition("\n")[0]
     has, used = (
         next(
             (place for place, names in enumerate(LEVELS) if any(name in text for name in names)),
             len(LEVELS),
         )
-        for text in (isa, branch)
+        for text in (isa, code_path)
     )
     # On CPUs of other makers it names no code, whatever it takes.
-    if isa and used > has and "Architecture processors" not in branch:
+    if isa and used > has and "Architecture processors" not in code_path:
         return Warned(
-            branch,
+            code_path,
             f"MKL takes older code on this CPU, which has {LEVELS[has][0]}: products are slower",
         )
-    return branch
+    return code_path
 
 
 def check_openblas(torch: Any) -> str:
@@ -263,8 +263,8 @@ def _mapped(name: str, beside: str) -> str | None:
             files = [line.split(maxsplit=5)[-1].strip() for line in maps]
     except OSError:
         return None
-    paths = [file for file in files if os.path.basename(file).startswith(name)]
-    return min(paths, key=lambda file: not file.startswith(beside), default=None)
+    matches = [file for file in files if os.path.basename(file).startswith(name)]
+    return min(matches, key=lambda file: not file.startswith(beside), default=None)
 
 
 def check_threads(torch: Any) -> str:
@@ -279,14 +279,14 @@ def check_threads(torch: Any) -> str:
 
 def checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
     """The checks of the CPU part, by name: those that the promised features ask for."""
-    functions: dict[str, tuple[str, Callable[[], str]]] = {
+    available: dict[str, tuple[str, Callable[[], str]]] = {
         "all-reduce by gloo": ("gloo", functools.partial(check_all_reduce, torch, "gloo")),
         "profiler": ("kineto", functools.partial(check_profiler, torch, "cpu")),
         "oneDNN": ("onednn", functools.partial(check_onednn, torch)),
         "MKL": ("mkl", functools.partial(check_mkl, torch)),
         "threads": ("mkl", functools.partial(check_threads, torch)),
     }
-    selected = {name: check for name, (feature, check) in functions.items() if feature in promised}
+    selected = {name: check for name, (feature, check) in available.items() if feature in promised}
     if promised and "mkl" not in promised:
         selected["OpenBLAS"] = functools.partial(check_openblas, torch)
     if promised:
@@ -296,11 +296,11 @@ def checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
 
 def card_checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
     """The checks of the GPU part, by name."""
-    functions: dict[str, tuple[str, Callable[[], str]]] = {
+    available: dict[str, tuple[str, Callable[[], str]]] = {
         "all-reduce by NCCL": ("nccl", functools.partial(check_all_reduce, torch, "nccl")),
         "profiler on cuda": ("kineto", functools.partial(check_profiler, torch, "cuda")),
     }
-    return {name: check for name, (feature, check) in functions.items() if feature in promised}
+    return {name: check for name, (feature, check) in available.items() if feature in promised}
 
 
 def _start(
@@ -350,11 +350,11 @@ def check_compile(torch: Any, device: str) -> str:
     model = torch.nn.Sequential(
         torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
     ).to(device)
-    environment = torch.ones(8, 16, device=device)
+    inputs = torch.ones(8, 16, device=device)
     with torch.no_grad():
-        expected = model(environment)
+        expected = model(inputs)
         try:
-            result = torch.compile(model)(environment)
+            result = torch.compile(model)(inputs)
         except RuntimeError as error:
             lines = str(error).strip().splitlines()
             if lines and "supported" in lines[0]:  # torch's own word on this system or this Python

@@ -197,48 +197,50 @@ SCHEMA = 1
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         allow_abbrev=False,
         description="Does an installed torch, or a module with its interface, work on this machine?",
         epilog="Exit codes: 0 no check failed, 1 a check failed or the time was over, 2 wrong "
         "arguments.",
     )
-    result.add_argument("--module", default="torch", help="the module to test (default: torch)")
-    result.add_argument("--json", metavar="FILE", help="write a report as well")
-    result.add_argument(
+    arguments.add_argument("--module", default="torch", help="the module to test (default: torch)")
+    arguments.add_argument("--json", metavar="FILE", help="write a report as well")
+    arguments.add_argument(
         "--expect-version", metavar="VERSION", help="the version that must be installed"
     )
-    result.add_argument(
+    arguments.add_argument(
         "--expect-cuda", metavar="X.Y", help="the CUDA version it must be built with, or none"
     )
     about = "what it must hold: sm_35 compute_35"
-    result.add_argument("--expect-arch", nargs="+", default=[], metavar="ARCH", help=about)
-    result.add_argument(
+    arguments.add_argument("--expect-arch", nargs="+", default=[], metavar="ARCH", help=about)
+    arguments.add_argument(
         "--expect-quantized", metavar="ENGINE", help="the quantized engine it must have: fbgemm"
     )
     repeated: dict[str, Any] = {"action": "append", "default": []}
-    result.add_argument(
+    arguments.add_argument(
         "--expect-feature", metavar="NAME", help="must have this: gloo; may be repeated", **repeated
     )
     about = "without torch's interface: import this; may be repeated"
-    result.add_argument("--import", dest="imports", metavar="MODULE", help=about, **repeated)
-    result.add_argument(
+    arguments.add_argument("--import", dest="imports", metavar="MODULE", help=about, **repeated)
+    arguments.add_argument(
         "--script", metavar="FILE", help="without torch's interface: run this; it must exit with 0"
     )
-    result.add_argument("--cpu-only", action="store_true", help="leave out the GPU part")
+    arguments.add_argument("--cpu-only", action="store_true", help="leave out the GPU part")
     about = "for all checks; 0: none (default: 3600)"
-    result.add_argument("--time-limit", type=float, default=3600.0, metavar="SECONDS", help=about)
-    result.add_argument("--first-kernel", action="store_true", help=argparse.SUPPRESS)
-    return result
+    arguments.add_argument(
+        "--time-limit", type=float, default=3600.0, metavar="SECONDS", help=about
+    )
+    arguments.add_argument("--first-kernel", action="store_true", help=argparse.SUPPRESS)
+    return arguments
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     # Started by `jit.run_first_kernel`: one kernel in a process of its own.
     if options.first_kernel:
-        results = first_kernel(importlib.import_module(options.module))
+        outcome = first_kernel(importlib.import_module(options.module))
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(results, file)
+            json.dump(outcome, file)
         return 0
     # Where the driver compiles PTX, a whole torch overflows the cache's usual size and would be
     # compiled again and again (CUDA C++ Programming Guide, "CUDA Environment Variables"). 4 GiB is

@@ -30,14 +30,14 @@ def check_large(torch: Any, device: str) -> str:
         x[place] = number + 1
     y = x * 2
     del x
-    result = [int(y[place]) for place in places]
+    elements = [int(y[place]) for place in places]
     largest = int(y.argmax())
     del y
     # torch keeps freed memory to itself: the checks that follow may need it in other pieces.
     torch.cuda.empty_cache()
-    if result != [2, 4, 6, 8] or largest != count - 1:
+    if elements != [2, 4, 6, 8] or largest != count - 1:
         raise FailedError(
-            f"elements {result}, the largest is number {largest}",
+            f"elements {elements}, the largest is number {largest}",
             f"elements [2, 4, 6, 8], the largest is number {count - 1}",
         )
     return f"{count} elements"
@@ -62,9 +62,9 @@ def check_complex(torch: Any, device: str) -> str:
             "x @ y": (x @ y, plain),
             "matrices": ((x[None] @ y[:, None])[0, 0], plain),
         }
-        for label, (got, exact) in products.items():
+        for operation, (got, exact) in products.items():
             if complex(got.item()) != exact:
-                raise FailedError(f"{label} of {name}: {got.item()}", str(exact))
+                raise FailedError(f"{operation} of {name}: {got.item()}", str(exact))
     return "4 products of 2 types, exact"
 
 
@@ -96,11 +96,11 @@ def check_convolution(torch: Any, device: str) -> str:
                 out.sum().backward()
             results.append((out.detach(), images.grad, weights.grad))
         terms = (channels * kernel * kernel, 8 * kernel * kernel, 2 * out.shape[2] * out.shape[3])
-        for name, n, exact, got in zip(
+        for operation, n, exact, got in zip(
             ("output", "gradient of x", "gradient of w"), terms, *results
         ):
             bound = torch.full_like(exact, gamma(n + 1, 2.0**-24) * n)
-            label = f"{name} of {channels} channels, kernel {kernel}"
+            label = f"{operation} of {channels} channels, kernel {kernel}"
             overall = max(
                 overall,
                 within(label, largest_share(torch, got, exact, bound), "|error| <= n gamma_n"),
@@ -137,8 +137,8 @@ def check_sort(torch: Any, device: str) -> str:
     for count in (1, 31, 1025, 300_000):
         x = torch.randint(-1000, 1000, (count,), generator=generator)
         values, order = torch.sort(x.to(device), stable=True)
-        cpu, order_here = torch.sort(x, stable=True)
-        if not torch.equal(values.cpu(), cpu) or not torch.equal(order.cpu(), order_here):
+        on_cpu, order_here = torch.sort(x, stable=True)
+        if not torch.equal(values.cpu(), on_cpu) or not torch.equal(order.cpu(), order_here):
             raise FailedError(
                 f"{count} numbers: another order than on the CPU", "the same, and stable"
             )
@@ -192,12 +192,12 @@ def check_indexing(torch: Any, device: str) -> str:
             "cumsum": a.cumsum(0),
         }
 
-    cpu = use("cpu")
-    gpu = use(device)
-    for name, exact in cpu.items():
-        if not torch.equal(gpu[name].cpu(), exact):
+    on_cpu = use("cpu")
+    on_device = use(device)
+    for name, exact in on_cpu.items():
+        if not torch.equal(on_device[name].cpu(), exact):
             raise FailedError(f"{name}: other numbers than on the CPU", "the same")
-    return ", ".join(cpu)
+    return ", ".join(on_cpu)
 
 
 def check_training(torch: Any, device: str) -> str:
@@ -244,9 +244,9 @@ def check_streams(torch: Any) -> str:
         two.wait_event(filled)
         y = x * 2
     two.synchronize()
-    total = (float(y.min()), float(y.max()))
-    if total != (100.0, 100.0):
-        raise FailedError(f"from {total[0]} to {total[1]}", "100 everywhere")
+    extremes = (float(y.min()), float(y.max()))
+    if extremes != (100.0, 100.0):
+        raise FailedError(f"from {extremes[0]} to {extremes[1]}", "100 everywhere")
     took = begun.elapsed_time(filled)
     if not took > 0:
         raise FailedError(f"50 additions took {took} ms", "more than 0")

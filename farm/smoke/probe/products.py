@@ -209,14 +209,14 @@ def gamma(terms: int, roundoff: float) -> float:
 @contextlib.contextmanager
 def exactly(torch: Any, *, tf32: bool = False) -> Iterator[None]:
     """Without the short cuts that torch allows itself in products, but TF32 where it is wanted."""
-    expected = [
+    expectations = [
         (torch.backends.cuda.matmul, "allow_tf32", tf32),
         (torch.backends.cudnn, "allow_tf32", tf32),
         (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False),
         (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
     ]
     before = []
-    for place, name, value in expected:
+    for place, name, value in expectations:
         with contextlib.suppress(
             AttributeError, AssertionError
         ):  # older releases do not have all of them
@@ -295,9 +295,11 @@ def check_float8_matmul(torch: Any, device: str) -> str:
     for rows, inner, cols in ((32, 16, 16), (64, 64, 64), (128, 1024, 256)):
         a = torch.randint(-8, 9, (rows, inner), generator=generator).double() / 8
         b = torch.randint(-8, 9, (cols, inner), generator=generator).double() / 8
-        first = a.to(torch.float8_e4m3fn).to(device)
+        a_float8 = a.to(torch.float8_e4m3fn).to(device)
         right = b.to(torch.float8_e4m3fn).to(device).t()
-        got = torch._scaled_mm(first, right, scale_a=scale, scale_b=scale, out_dtype=torch.float32)
+        got = torch._scaled_mm(
+            a_float8, right, scale_a=scale, scale_b=scale, out_dtype=torch.float32
+        )
         # Hopper's units keep about 14 bits of a float8 sum (DeepSeek-V3 technical report, section
         # 3.5.2).
         label = f"{rows}x{inner} @ {inner}x{cols}"

@@ -3,6 +3,7 @@ or excluded.
 """
 
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -13,6 +14,9 @@ from farm.wheel.needs import TWO_OPENMP, Answer, Need, brings, two_openmp
 from farm.wheel.policy import Check, Finding, Policy
 
 _BY_LUCK = "it loads only if something else has loaded that library before"
+_DEBUG_RUNTIME = re.compile(
+    r"(msvcp|msvcr|vcruntime|concrt|vcomp|ucrtbase)[\d_a-z]*d\.dll", re.IGNORECASE
+)
 _NOT_FOUND = "importing fails wherever that library does not happen to be installed"
 
 
@@ -139,6 +143,14 @@ def _missing(needs: Sequence[Need], contents: Contents) -> Iterator[Finding]:
 
 
 def _nowhere(need: Need) -> Finding:
+    if _DEBUG_RUNTIME.fullmatch(need.name):
+        return Finding(
+            check="imports",
+            where=need.who,
+            what=f"needs {need.name}, Microsoft's debug runtime, which may not be shipped",
+            why=_NOT_FOUND,
+            fix="compile it as Release: /MD in place of /MDd (CMAKE_BUILD_TYPE=Release)",
+        )
     return Finding(
         check="imports",
         where=need.who,

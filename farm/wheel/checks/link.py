@@ -13,7 +13,7 @@ from farm.wheel.needs import foreign
 from farm.wheel.pe import is_brought_along, owner
 from farm.wheel.policy import Check, Finding
 from farm.wheel.python_api import wrong_names
-from farm.wheel.symbols import given_names, missing_names
+from farm.wheel.symbols import NEWER_WINDOWS, given_names, missing_names
 from farm.wheel.tags import LOADER
 
 # The system's: a second copy in one process, or one that does not fit the kernel's or driver's
@@ -95,6 +95,15 @@ def _shadows(library: Library) -> Iterator[Finding]:
 
 
 def _symbols(where: str, what: str) -> Finding:
+    if what.endswith(NEWER_WINDOWS):
+        return Finding(
+            check="link",
+            where=where,
+            what=what,
+            why="loading it fails with error 127 on each Windows whose DLL lacks the function",
+            fix="compile for the oldest Windows that the wheel is for: define _WIN32_WINNT=0x0A00, "
+            "or ask GetProcAddress for the function",
+        )
     return Finding(
         check="link",
         where=where,

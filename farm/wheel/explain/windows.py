@@ -3,6 +3,7 @@
 import posixpath
 import re
 from collections import Counter, deque
+from collections.abc import Iterable
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.explain.files import MAX_CULPRITS, SHARED, Cause, Files, is_called
@@ -46,8 +47,14 @@ def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
             missing.setdefault(need.name.lower(), []).append(need)
     if not missing:
         cause = "a DLL is missing, but none of those that these files need"
+        runtime = _first_of_runtime(files.needs)
         if absent:
             cause = f"{name}, which the message names, is not among these files"
+        elif runtime:
+            cause = (
+                f"these files bring all that they need but Microsoft's runtime, such as {runtime}, "
+                "which a fresh Windows does not have"
+            )
         cure = (
             "install the Microsoft Visual C++ Redistributable; pip install --force-reinstall "
             "the package"
@@ -85,6 +92,12 @@ def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
         culprits.append(f"{group[0].name}, needed by {who}{chain}{there}")
     cure = "; ".join(where_from(group[0].name) for group in list(loading.values())[:MAX_CULPRITS])
     return f"Windows cannot find a DLL that is needed{detail}", culprits, cure
+
+
+def _first_of_runtime(needs: Iterable[Need]) -> str:
+    """Return the DLL of the Visual C++ runtime that most libraries need; empty if none does."""
+    names = Counter(need.name for need in needs if need.answer is Answer.RUNTIME)
+    return max(names, key=lambda name: (names[name], name), default="")
 
 
 def _chains(

@@ -18,16 +18,19 @@ DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends g++
 cat > /tmp/one.cpp <<'END'
 #include <cmath>
 #include <filesystem>
+#include <iostream>
 #include <sstream>
+#include <unistd.h>
 int main(int count, char **words) {{
     std::stringstream text;
     text << std::exp(count) << std::pow(count, count);
+    std::cout << (environ[0] ? "it ran" : "no environment") << std::endl;
     return std::filesystem::exists(text.str());
 }}
 END
 build() {{
     g++-10 -std=c++17 -O2 /tmp/one.cpp -o /tmp/one
-    /tmp/one
+    /tmp/one || exit 1
     readelf --version-info --wide /tmp/one | sed "s/^/$1 /"
 }}
 build before
@@ -54,6 +57,7 @@ def output(client: docker.DockerClient) -> str:
 
 
 def test_what_is_linked_needs_no_newer_glibc_and_libstdcxx_and_runs(output):
+    assert output.count("\nit ran\n") + output.startswith("it ran\n") == 2
     before = needs(output, "before")
     assert {"GLIBC_2.29", "GLIBCXX_3.4.26"} <= before
     after = needs(output, "after")

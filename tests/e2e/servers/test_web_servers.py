@@ -15,6 +15,7 @@ import pytest
 
 from farm.index.backends import open_store
 from farm.index.changes import record_event
+from farm.index.public import check_public
 from farm.index.reader import open_reader
 from farm.index.signatures import set_keys, sign, verify_index
 from farm.index.variants import properties, publish_variant, published, variant_json
@@ -56,7 +57,12 @@ def made(tmp_path_factory):
     return tmp_path_factory.mktemp("made")
 
 
+FILLED = []
+"""The stores behind the servers; the last is that of the server that runs."""
+
+
 def fill(store, folder, key):
+    FILLED.append(store)
     for name, payload in ((FIRST, "x = 1\n"), (SECOND, "x = 2\n")):
         publish_wheel(store, build_wheel(folder, name, payload))
     record_event(store, [SECOND], "yank", "for the wrong GPU")
@@ -161,6 +167,10 @@ def test_a_client_gets_the_form_that_it_asks_for(served, accept, json_wanted):
         assert "Accept" in " ".join(headers.get_all("Vary") or [])
         if json_wanted:
             assert json.loads(data)["meta"]["api-version"] == "1.1"
+
+
+def test_the_public_check_has_nothing_to_say(served):
+    assert check_public(FILLED[-1], open_reader(served), wheels=True) == []
 
 
 def test_roots_types_and_caching(served):

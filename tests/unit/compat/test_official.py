@@ -355,3 +355,26 @@ def test_a_driver_in_windows_own_numbers(text, version):
 def test_a_cuda_version_is_no_driver():
     with pytest.raises(UsageError, match="looks like a CUDA version"):
         parse_driver("12.4")
+
+
+@pytest.mark.parametrize("name", ["RTX 4000", "rtx5000", "NVIDIA RTX 6000"])
+def test_the_name_of_three_generations_asks_back(name):
+    assert {card.sm for card in gpus.find(name)} == {"sm75", "sm89", "sm120"}
+
+
+@pytest.mark.parametrize(
+    ("name", "sm"),
+    [("Quadro RTX 6000", "sm75"), ("RTX 6000 Ada", "sm89"), ("RTX 6000 Pro", "sm120")],
+)
+def test_a_whole_name_does_not(name, sm):
+    assert {card.sm for card in gpus.find(name)} == {sm}
+
+
+def test_makers_of_what_pascal_needs_beside_torch():
+    assert [row.maker for row in official.makers_beside(Question((61,), LINUX))]
+    assert official.makers_beside(Question((86,), LINUX)) == []
+
+
+def test_orin_with_jetpack_6_is_served_by_others():
+    makers = [row.maker for row in official.others(Question((87,), "linux-aarch64"))]
+    assert {"conda-forge for Jetson", "Jetson AI Lab"} <= set(makers)

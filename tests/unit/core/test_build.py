@@ -4,7 +4,7 @@ import pytest
 
 from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Capacity, Cause, Observation
-from farm.run.build_job import NINJA, follow, judge, kept, log_end, make_job, the_wheel
+from farm.run.build_job import NINJA, completed, follow, judge, kept, log_end, make_job, the_wheel
 from farm.run.workspace import Outcomes, Watcher
 from tests.plans import plan_of
 
@@ -225,3 +225,27 @@ def test_steps_are_kept_in_order_with_their_outcomes():
     ]
     assert all(s["seconds"] >= 0 for s in data["steps"])
     assert (data["run"], data["wheel"], data["pip"]) == ("r1", None, None)
+
+
+def test_the_lines_of_a_short_job_are_passed_on_while_it_runs():
+    """Packing a toolchain takes twelve minutes, which printed nothing."""
+    lines = []
+
+    class Engine:
+        def submit(self, _job):
+            return "job"
+
+        def logs(self, _handle):
+            yield b"100 MB pac"
+            yield b"ked\n200 MB packed\nre"
+            assert lines == ["100 MB packed", "200 MB packed"]
+            yield b"st"
+
+        def observe(self, _handle):
+            return Observation("done", exit_code=0)
+
+        def release(self, _handle):
+            pass
+
+    with completed(Engine(), None, lines.append) as (_, log, _observed):
+        assert log == b"100 MB packed\n200 MB packed\nrest"

@@ -375,6 +375,26 @@ def test_a_disk_that_is_too_small_is_named_before_and_while_it_is_unpacked(made,
         subprocess.run(["umount", disk], check=True)
 
 
+def test_a_machine_with_too_little_memory_is_named(made, entered):
+    dest, _ = made
+    manifest = json.loads((dest / "manifest.json").read_text())
+    manifest["job"]["memory_per_job_gb"] = 1e6
+    (dest / "manifest.json").write_text(json.dumps(manifest))
+    done = run(dest, "--check")
+    assert (done.returncode, done.stderr) == (9, "")
+    assert "one compiler of this build takes 1e+06 GB of memory" in done.stdout
+
+
+def test_each_part_that_is_written_is_a_line_with_the_bytes_so_far(plan, tree, tmp_path):
+    lines = []
+    files = write_bundle(
+        plan, dest=tmp_path / "told", tree=tree, inputs={}, environment={}, line=lines.append
+    )
+    parts = [file.name for file in files if file.name.startswith("part-")]
+    assert [line.split(":")[0] for line in lines] == parts
+    assert lines[0].endswith(" in all")
+
+
 # --- machines that allow no namespace
 
 

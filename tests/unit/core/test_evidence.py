@@ -103,11 +103,15 @@ def test_plan_and_why_print_it(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert main(["plan", "--variant", PROVED]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"time +about 9.2 CPU hours: about .* here, with \d+ compilers at a time", out)
-    assert "20 GB for the build" in out
-    assert "FBGEMM (needs AVX2)" in out
-    assert out.count("by JIT of its PTX") == len(load_evidence(ROOT).of(plan()))
-    assert "not tested  a card with sm_35" in out
+    text = " ".join(out.split())
+    assert re.search(r"cost about 9.2 CPU hours: about .* here, with \d+ compilers at a time", text)
+    assert "20 GB for the build" in text
+    assert "FBGEMM" in text
+    assert "by JIT of its PTX" in text
+    assert "not tested a card with sm_35" in text
+    assert "driver 450.80.02 or newer, up to branch 470" in text
+    assert "next farm submit --variant sm35-avx-py311" in text
+    assert "warning" not in text  # PTX that comes with the channel is for --all
     assert len(out.splitlines()) <= 24
     assert "TORCH_CUDA_ARCH_LIST" not in out
     assert main(["plan", "--variant", PROVED, "--all"]) == 0

@@ -80,7 +80,8 @@ LIMITS = {"GLIBC": (2, 28)}
 )
 def test_a_program_gets_the_newest_version_that_old_systems_have(script, versions, default):
     every = [
-        script.Symbol("name", each.rstrip("*"), each.endswith("*"), "FUNC", 1) for each in versions
+        script.Symbol("name", each.rstrip("*"), each.endswith("*"), "FUNC", 1, "0", False)
+        for each in versions
     ]
     stubbed = script.limited(every, LIMITS)
     # Every version stays: libraries of the system need those of one another.

@@ -57,7 +57,7 @@ VAGUE = frozenset(
         "again",
     ]
 )
-CLEAN = ["base", "smoke"]
+CLEAN = ["base", "catalog", "platforms", "smoke"]
 
 
 def vague_names(source):

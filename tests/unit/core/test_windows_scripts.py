@@ -459,7 +459,7 @@ def test_what_setup_py_hands_to_cmake_survives_windows(root):
 def test_plan_and_why_name_what_no_pin_holds(root, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     windows = ["--variant", "sm35-avx-py311", "--channel", "kepler-2.0.1", "--platform", "windows"]
-    assert main(["--project", str(root), "plan", *windows]) == 0
+    assert main(["--project", str(root), "plan", *windows, "--all"]) == 0
     output = capsys.readouterr().out
     assert output.count("not pinned") == 3
     for part in (

@@ -445,3 +445,12 @@ def test_sources_are_known_by_pattern():
     assert "extras/CUPTI" in source_of("cupti64_2024.1.0.dll")
     assert "debug" in source_of("MSVCP140D.dll")
     assert source_of("unheard-of.dll") == ""
+
+
+def test_error_126_on_a_machine_without_microsofts_runtime(package, make_pe):
+    """The commonest cause on a fresh machine: the wheel has all else."""
+    dll = make_pe(needed=["MSVCP140.dll", "KERNEL32.dll"])
+    files = {f"torch/lib/{name}.dll": dll for name in ("c10", "torch_cpu")}
+    explanation = both(package(files, WINDOWS), "OSError: [WinError 126]")
+    assert "Microsoft's runtime, such as MSVCP140.dll" in explanation.cause
+    assert "Visual C++ Redistributable" in explanation.cure

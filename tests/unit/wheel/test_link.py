@@ -126,6 +126,24 @@ def test_dlls_that_do_not_export_what_is_taken(found, make_pe):
     ]
 
 
+def test_a_function_of_a_newer_windows_is_called_one(tmp_path, make_wheel, make_pe):
+    """GetTempPath2W is of Windows 11: no rebuild from one tree brings it to Windows 10."""
+    taken = make_pe(needed=["kernel32.dll"], takes={"kernel32.dll": "GetTempPath2W"})
+    wheel = make_wheel(tmp_path, {"canary/_C.pyd": taken}, tag=WINDOWS)
+    [finding] = [f for f in verify(wheel, Policy()).findings if f.check == "link"]
+    assert "in no Windows that is known here" in finding.what
+    assert "_WIN32_WINNT" in finding.fix
+    assert "one tree" not in finding.fix
+
+
+@pytest.mark.parametrize("name", ["MSVCP140D.dll", "vcruntime140_1d.dll", "ucrtbased.dll"])
+def test_the_debug_runtime_is_named(tmp_path, make_wheel, make_pe, name):
+    wheel = make_wheel(tmp_path, {"canary/_C.pyd": make_pe(needed=[name])}, tag=WINDOWS)
+    [finding] = [f for f in verify(wheel, Policy()).findings if f.check == "imports"]
+    assert "debug runtime" in finding.what
+    assert "Release" in finding.fix
+
+
 def test_what_kernel32_gives(found, make_pe):
     for name, text in [
         ("GetTickCount", []),

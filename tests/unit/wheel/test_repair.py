@@ -7,6 +7,7 @@ from farm.base.errors import UsageError, VerificationFailedError
 from farm.cli.main import main
 from farm.wheel.archive import Archive
 from farm.wheel.inspect import inspect
+from farm.wheel.library import read_contents
 from farm.wheel.metadata import compare_record, parse_record
 from farm.wheel.policy import Policy
 from farm.wheel.repair import RepairOptions, repair
@@ -61,6 +62,17 @@ def contents(path):
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_what_is_known_of_the_new_wheel_is_what_a_reader_of_it_sees(tmp_path, wheel, libs):
+    """It is verified by that, without being read again."""
+    for options in ({"version": "1.1"}, {"description": "repaired", "requires": ["numpy<2"]}):
+        result = run(wheel, tmp_path, lib_dirs=libs, **options)
+        with Archive(result.wheel) as archive:
+            read = read_contents(archive, with_symbols=True, device=False)
+        assert result.contents.files == read.files
+        assert sorted(result.contents.libraries) == sorted(read.libraries)
+        assert result.contents.symbols == read.symbols
 
 
 def test_libraries_tags_and_version(tmp_path, wheel, libs):

@@ -1,0 +1,203 @@
+"""Checking the public address of an index: what pip, uv and browsers get from it.
+
+Between the store and its users are web servers, CDNs and caches, which drop files, show old pages,
+redirect, or refuse a `+` in a name. Everything is asked for as the clients ask, and compared with
+the store. Nothing of it needs signatures.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
+
+from farm.base.errors import InfrastructureError
+from farm.index.check import Problem
+from farm.index.layout import json_page_of, metadata_key, wheel_key
+from farm.index.mirror import is_mutable
+from farm.index.pages import JSON, File, parse_page
+from farm.index.reader import ACCEPT_BROWSER, ACCEPT_PIP, Answer, HttpReader
+from farm.index.records import READERS
+from farm.index.signatures import TIMESTAMP, installer_pages
+from farm.index.stores import Store
+
+_Item = TypeVar("_Item", str, File)
+ORIGIN = "https://example.org"
+"""A page elsewhere whose program reads the index, as a browser would say it."""
+ABSENT = "no-such-project-of-the-farm"
+STALE = "shows something else than the store: purge it at the cache or CDN, or mend its server"
+
+
+def check_public(store: Store, reader: HttpReader, *, wheels: bool = False) -> list[Problem]:
+    """Ask the public address of an index for everything as its clients do.
+
+    Args:
+        store: The index, which says what must be there.
+        reader: Its public address.
+        wheels: Download and hash all wheels; else a few bytes of each are read.
+
+    Returns:
+        What is wrong. `broken` are the problems by which an installer fails or gets something else;
+        the others cost time, or programs in browsers.
+    """
+    return list(_PublicCheck(store, reader, wheels=wheels).problems())
+
+
+class _PublicCheck:
+    def __init__(self, store: Store, reader: HttpReader, *, wheels: bool) -> None:
+        self.store = store
+        self.reader = reader
+        self.wheels = wheels
+        keys = sorted(key for key in store.list("") if is_mutable(key) and key != TIMESTAMP)
+        with ThreadPoolExecutor(READERS) as pool:
+            stored = zip(keys, pool.map(store.get, keys), strict=True)
+            self.pages = {key: page.data for key, page in stored if page is not None}
+
+    def problems(self) -> Iterator[Problem]:
+        folders = [key for key in installer_pages(self.pages) if not _is_variant(key)]
+        yield from self._each(folders, self._folder)
+        shown = [key for key in self.pages if not _is_variant(key) and "/simple/" not in key]
+        yield from self._each(shown, self._page)
+        projects = [key for key in folders if key.count("/") == 4]
+        if projects:
+            yield from self._guarded(projects[0], self._slash(projects[0]))
+            yield from self._guarded(projects[0], self._absent(projects[0]))
+        yield from self._each(self._files(), self._file)
+
+    def _each(
+        self, items: Iterable[_Item], ask: Callable[[_Item], Iterator[Problem]]
+    ) -> Iterator[Problem]:
+        """The problems of many items, asked for side by side."""
+
+        def problems(item: _Item) -> list[Problem]:
+            name = item.filename if isinstance(item, File) else str(item)
+            return list(self._guarded(name, ask(item)))
+
+        with ThreadPoolExecutor(READERS) as pool:
+            for lines in pool.map(problems, items):
+                yield from lines
+
+    def _guarded(self, key: str, problems: Iterator[Problem]) -> Iterator[Problem]:
+        try:
+            yield from problems
+        except InfrastructureError as error:
+            yield Problem(key, str(error), broken=True)
+
+    def _files(self) -> list[File]:
+        """Each wheel on the pages, once."""
+        files: dict[str, File] = {}
+        for key, data in self.pages.items():
+            if json_page_of(key):
+                for file in parse_page(data, key).files:
+                    files[file.filename] = file
+        return [files[name] for name in sorted(files)]
+
+    def _folder(self, key: str) -> Iterator[Problem]:
+        """A page of installers at its folder, as pip and as a browser ask for it."""
+        folder = key.removesuffix("index.html")
+        group, project = key.split("/")[1], key.split("/")[3:-1]
+        json_key = "/".join(["whl", group, "v1-json", *project, "index.json"])
+        types = set[str]()
+        varies = True
+        for client, accept in (("pip", ACCEPT_PIP), ("a browser", ACCEPT_BROWSER)):
+            answer = self.reader.ask(quote(folder), {"Accept": accept, "Origin": ORIGIN})
+            types.add(answer.media_type)
+            varies &= "accept" in answer.headers.get("Vary", "").lower()
+            if answer.status != 200:
+                yield Problem(folder, f"HTTP {answer.status} for {client}", broken=True)
+                continue
+            if answer.media_type not in {JSON, "text/html"}:
+                what = f"has the type {answer.media_type!r:.60} for {client}, which it refuses"
+                yield Problem(folder, what, broken=True)
+                continue
+            expected = self.pages.get(json_key if answer.media_type == JSON else key)
+            if answer.data != expected:
+                yield Problem(folder, f"{STALE} (as {client} asks)", broken=True)
+            yield from _header_problems(folder, answer)
+        if len(types) > 1 and not varies:
+            what = "is HTML or JSON without Vary: Accept: a cache gives one client the other's"
+            yield Problem(folder, what, broken=True)
+
+    def _page(self, key: str) -> Iterator[Problem]:
+        """A page for people, or for programs."""
+        answer = self.reader.ask(quote(key), {"Accept": ACCEPT_BROWSER, "Origin": ORIGIN})
+        if answer.status != 200:
+            yield Problem(key, f"HTTP {answer.status}", broken=True)
+        elif answer.data != self.pages[key]:
+            yield Problem(key, STALE, broken=True)
+        else:
+            yield from _header_problems(key, answer)
+
+    def _slash(self, key: str) -> Iterator[Problem]:
+        """PEP 503: an address without its last slash redirects to the one with it."""
+        folder = key.removesuffix("/index.html")
+        answer = self.reader.ask(quote(folder), {"Accept": ACCEPT_PIP}, redirect=False)
+        target = urlsplit(answer.headers.get("Location", "")).path
+        redirects = answer.status in {301, 302, 307, 308} and target.endswith(f"{folder}/")
+        if answer.status != 200 and not redirects:
+            what = f"HTTP {answer.status} without the last slash, and no redirect (PEP 503)"
+            yield Problem(folder, what, broken=False)
+
+    def _absent(self, key: str) -> Iterator[Problem]:
+        folder = f"{key.rsplit('/', 2)[0]}/{ABSENT}/"
+        answer = self.reader.ask(folder, {"Accept": ACCEPT_PIP, "Origin": ORIGIN})
+        if answer.status != 404:
+            what = (
+                f"HTTP {answer.status} for a project that is not there: uv stops unless it is 404"
+            )
+            yield Problem(folder, what, broken=True)
+        yield from _cors_problems(folder, answer)
+
+    def _file(self, file: File) -> Iterator[Problem]:
+        """A wheel and its metadata, with `+` written both ways."""
+        key = wheel_key(file.filename)
+        encoded = f"whl/files/{quote(file.filename, safe='')}"
+        is_there = True
+        for path in dict.fromkeys([encoded, key]):
+            answer = self.reader.ask(path, {"Range": "bytes=0-0", "Origin": ORIGIN}, limit=1 << 20)
+            size = _stated_size(answer)
+            if answer.status == 200:
+                yield Problem(path, "ranges are ignored: installers load all of it", broken=False)
+            elif answer.status != 206:
+                yield Problem(path, f"HTTP {answer.status}", broken=True)
+                is_there = False
+                continue
+            if size is not None and size != file.size:
+                yield Problem(path, f"has {size} bytes instead of {file.size}", broken=True)
+            yield from _cors_problems(path, answer)
+        if self.wheels and is_there and self.reader.digest(key, file.size) != file.hashes.sha256:
+            yield Problem(key, "has other bytes than its page says", broken=True)
+        if file.core_metadata is not None:
+            answer = self.reader.ask(f"{encoded}.metadata")
+            is_same = hashlib.sha256(answer.data).hexdigest() == file.core_metadata.sha256
+            if answer.status != 200 or not is_same:
+                what = f"HTTP {answer.status}" if answer.status != 200 else STALE
+                yield Problem(metadata_key(file.filename), what, broken=True)
+
+
+def _is_variant(key: str) -> bool:
+    return key.startswith("whl/variant/")
+
+
+def _stated_size(answer: Answer) -> int | None:
+    """The size of the whole object, as an answer to a range states it."""
+    match = re.fullmatch(r"bytes 0-0/([0-9]{1,18})", answer.headers.get("Content-Range", ""))
+    return int(match[1]) if match else None
+
+
+def _header_problems(path: str, answer: Answer) -> Iterator[Problem]:
+    """Headers of a page: caches must ask again, and programs in browsers may read it."""
+    control = answer.headers.get("Cache-Control", "").lower()
+    age = re.search(r"(?:s-maxage|max-age)=([0-9]{1,9})", control)
+    must_ask = re.search(r"no-cache|no-store|must-revalidate", control)
+    if age is not None and int(age[1]) > 0 and not must_ask:
+        what = f"is kept for {age[1]} s by caches: what was yanked is shown as long (no-cache)"
+        yield Problem(path, what, broken=False)
+    yield from _cors_problems(path, answer)
+
+
+def _cors_problems(path: str, answer: Answer) -> Iterator[Problem]:
+    if answer.headers.get("Access-Control-Allow-Origin") not in {"*", ORIGIN}:
+        what = f"has no Access-Control-Allow-Origin (HTTP {answer.status}): programs in browsers "
+        yield Problem(path, f"{what}cannot read it", broken=False)
