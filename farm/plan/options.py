@@ -208,9 +208,12 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
     value of its option.
     """
     return {
-        name: Choice(one.parse(environ[one.variable], one.variable), f"environment {one.variable}")
-        for name, one in OPTIONS.items()
-        if environ.get(one.variable)
+        name: Choice(
+            entry.parse(environ[entry.variable], entry.variable),
+            f"environment {entry.variable}",
+        )
+        for name, entry in OPTIONS.items()
+        if environ.get(entry.variable)
     }
 
 
@@ -228,15 +231,15 @@ def from_arguments(values: Mapping[str, Any], words: Sequence[str] = ()) -> dict
     """Choices from a parsed command line (`vars(args)`), in the order of its `words`; None means
     not given.
     """
-    found = {
-        name: Choice(",".join(value) if isinstance(value, list) else value, one.flag)
-        for name, one in OPTIONS.items()
+    choices = {
+        name: Choice(",".join(value) if isinstance(value, list) else value, entry.flag)
+        for name, entry in OPTIONS.items()
         if (value := values.get(name)) is not None
     }
     flags = [word.partition("=")[0].replace("--no-", "--", 1) for word in words]
     return dict(
         sorted(
-            found.items(),
+            choices.items(),
             key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1,
         )
     )
