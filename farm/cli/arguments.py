@@ -646,6 +646,10 @@ def add_matrix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variant", metavar="PATTERN", help="list only matching variants, such as sm35-*-py311"
     )
+    _flags(parser, {"--missing": "list only builds whose wheel the project's index does not have"})
+    parser.add_argument(
+        "--limit", type=_number, metavar="N", help="list at most the first N (GitHub: 256 jobs)"
+    )
     text = "table, a workflow's matrix, or names alone (default: table)"
     parser.add_argument(
         "--format", default="table", choices=["table", "github", "names"], help=text

@@ -59,8 +59,8 @@ def run_publish(args: argparse.Namespace) -> int:
     for place in args.sources:
         source = open_store(place)
         check_there(source)
-        more, without = in_index(source, args.to)
-        offers = offers + more
+        source_offers, without = in_index(source, args.to)
+        offers = offers + source_offers
         left_out = left_out | without
     # With --json there is one document on stdout, and nothing else.
     silent = args.json or args.quiet
@@ -103,7 +103,7 @@ def _verified(args: argparse.Namespace) -> int:
             if not report.passed:
                 raise refusal(report)
             step.result = summary(report)
-        given = read_inputs(args.inputs) if args.inputs else BuildInputs()
+        inputs = read_inputs(args.inputs) if args.inputs else BuildInputs()
         with outcomes.timed("publish", watcher) as step:
             mib = args.wheel.stat().st_size >> 20
             result = publish_wheel(
@@ -111,7 +111,7 @@ def _verified(args: argparse.Namespace) -> int:
                 plan,
                 args.wheel,
                 report,
-                given=given,
+                given=inputs,
                 policy=policy_of(args),
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )
@@ -158,7 +158,7 @@ def _refresh_site(args: argparse.Namespace, store: Store) -> list[str]:
         return []
     from farm.cli.site import refresh_site
 
-    return refresh_site(args)
+    return refresh_site(args, store)
 
 
 def _site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
@@ -326,18 +326,18 @@ def _verify(args: argparse.Namespace) -> int:
         raise UsageError(f"cannot read the trusted root {args.root}: {error.strerror}") from error
     # As the XDG base directory specification has it; for each trusted root, which an index and its
     # mirrors share.
-    seen = (
+    state_root = (
         Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
         / "torch-farm"
         / "verified"
     )
-    state = seen / hashlib.sha256(root).hexdigest()[:32]
+    state = state_root / hashlib.sha256(root).hexdigest()[:32]
     done = verify_index(open_reader(args.url), root, state=state, wheels=args.wheels)
     if done.problems:
-        found = f"{len(done.problems)} problems"
+        result = f"{len(done.problems)} problems"
     else:
-        found = "all as signed"
-    line = f"{found}: {done.pages} pages, {done.wheels} wheels, signed {done.time}"
+        result = "all as signed"
+    line = f"{result}: {done.pages} pages, {done.wheels} wheels, signed {done.time}"
     show.answer(args, done._asdict(), [*done.problems, line])
     return 6 if done.problems else 0
 

@@ -4,16 +4,20 @@ import argparse
 import json
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from farm.base.errors import UsageError
 from farm.base.project import find_project
 from farm.cli import show
+from farm.cli.selection import selectors_of, workspace_of
+from farm.plan.build import resolve
 from farm.plan.matrix import Build, Channel, load_matrix, workflow_matrix
 from farm.plan.recipe import recipe
 from farm.plan.settings import load_github
 
 
 def run_matrix(args: argparse.Namespace) -> int:
+    """Print the builds of the channels, in the form that was asked for."""
     project = find_project(args.project or Path.cwd())
     matrix = load_matrix(project)
     builds = [build for build in matrix.builds(args.channel) if _fits(build, args)]
@@ -21,30 +25,49 @@ def run_matrix(args: argparse.Namespace) -> int:
         raise UsageError(
             "no build of the matrix fits", hint="farm matrix --format names lists them all"
         )
+    if args.missing:
+        builds = _missing(args, builds)
+    if args.limit is not None and len(builds) > args.limit:
+        show.note(f"the first {args.limit} of {len(builds)} builds")
+        builds = builds[: args.limit]
     # `--format github` and `names` are formats of their own: `--json` changes the table alone.
-    if args.json and args.format == "table":
-        form = "json"
-    else:
-        form = args.format
-    if form == "names":
+    if args.format == "names":
         for build in builds:
             show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
-    elif form == "json":
-        fields = ("channel", "package", "platform", "cuda", "alias")
-        show.json_document(
-            [show.fields(build, *fields) | {"variant": str(build.variant)} for build in builds]
-        )
-    elif form == "github":
+    elif args.format == "github":
         labels = load_github(project)
         jobs = workflow_matrix(
             matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform)
         )
         print(json.dumps(jobs, separators=(",", ":")))  # one line: a step output
+    elif args.json:
+        show.json_document([_to_json(build) for build in builds])
     else:
         for name, channel in matrix.channels.items():
             if any(build.channel == name for build in builds):
                 _grid(channel, [build for build in builds if build.channel == name])
     return 0
+
+
+def _to_json(build: Build) -> dict[str, Any]:
+    fields = show.fields(build, "channel", "package", "platform", "cuda", "alias")
+    return fields | {"variant": str(build.variant)}
+
+
+def _missing(args: argparse.Namespace, builds: list[Build]) -> list[Build]:
+    """The builds whose plan has no wheel in the project's index."""
+    from farm.run.resume import find_published
+
+    workspace = workspace_of(args)
+    missing = []
+    for build in builds:
+        named = {"variant": build.alias, "channel": build.channel, "cuda": None, "words": ()}
+        selectors = selectors_of(
+            argparse.Namespace(**{**vars(args), **named}), workspace.project, workspace.settings
+        )
+        if find_published(workspace, resolve(workspace.project, selectors)) is None:
+            missing.append(build)
+    return missing
 
 
 def _fits(build: Build, args: argparse.Namespace) -> bool:

@@ -49,36 +49,41 @@ def run_site(args: argparse.Namespace) -> int:
     """Build the site from the index and the matrix; write what changed."""
     project, settings = _settings(args)
     site = _read(project, settings)
-    made = site.files(project)
-    changed = _write(site.store, made)
+    contents = site.files(project)
+    changed = _write(site.store, contents)
     where = public_url(site.workspace, "index.html")
-    line = f"{len(made)} files, {len(changed)} changed: {where}"
-    show.answer(args, {"files": len(made), "changed": changed, "where": where}, [line])
+    line = f"{len(contents)} files, {len(changed)} changed: {where}"
+    show.answer(args, {"files": len(contents), "changed": changed, "where": where}, [line])
     return 0
 
 
-def refresh_site(args: argparse.Namespace) -> list[str]:
+def refresh_site(args: argparse.Namespace, store: Store) -> list[str]:
     """Write the pages for people after a change of the index.
 
     Returns:
         The keys of those that changed.
     """
     try:
-        project, settings = _settings(args)
-        site = _read(project, settings)
-        return _write(site.store, site.files(project))
+        if _is_own(args, store):
+            project, settings = project_of(args)
+            site = _read(project, settings)
+            return _write(site.store, site.files(project))
+        reason = "this is not the index of ci/farm.yaml, which has the addresses on them"
     except FarmError as error:
         # The change itself is done: nobody should run it again for the pages.
-        show.note(f"the pages for people are as before ({error}): run farm site build")
-        return []
+        reason = str(error)
+    show.note(f"the pages for people are as before: {reason}; farm site build writes them")
+    return []
 
 
 def site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
     """What the pages for people show that is not so.
 
-    They are not looked at outside of the index's project, which has the addresses on them.
+    Of a copy, or outside of the index's project, they have addresses that are not known here: only
+    wheels that were withdrawn are looked for.
     """
     try:
+        is_own = _is_own(args, store)
         project, settings = _settings(args)
     except UsageError:
         return []
@@ -92,11 +97,18 @@ def site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
         withdrawn = set[str]()
         if stored is not None:
             withdrawn = pages.installable_files(stored.data) - available
-        what = "is older than the index: farm site build"
         if withdrawn:
-            what = f"offers {min(withdrawn)}, which was withdrawn: farm site build"
-        problems.append(Problem(key, what, broken=bool(withdrawn)))
+            problem = f"offers {min(withdrawn)}, which was withdrawn: farm site build"
+            problems.append(Problem(key, problem, broken=True))
+        elif is_own:
+            problems.append(Problem(key, "is older than the index: farm site build", broken=False))
     return problems
+
+
+def _is_own(args: argparse.Namespace, store: Store) -> bool:
+    """Is this the index of the project's ci/farm.yaml?"""
+    project, settings = project_of(args)
+    return open_store(settings.index_at(project)).url("") == store.url("")
 
 
 def _settings(args: argparse.Namespace) -> tuple[Path, Settings]:
@@ -116,9 +128,9 @@ def _read(project: Path, settings: Settings) -> _Site:
             hint="publish a wheel first",
         )
     projects = sorted(parse_catalogue(stored.data).names)
-    listed = list(wheels(store))
-    tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in listed})
-    return _Site(workspace, store, with_tests(listed, tests), projects)
+    index_wheels = list(wheels(store))
+    tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in index_wheels})
+    return _Site(workspace, store, with_tests(index_wheels, tests), projects)
 
 
 def _write(store: Store, made: Mapping[str, bytes]) -> list[str]:

@@ -36,6 +36,7 @@ from farm.index.layout import RESERVED, parse_wheel_name, wheel_identity
 from farm.index.records import Record, compact
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.metadata import DistInfo, compare_record, read_dist_info, read_record
+from farm.wheel.tags import platform_machine
 
 MAX_SUMMARY = 512
 MAX_LABEL = 32
@@ -171,8 +172,9 @@ def check_archive(wheel: Path) -> bytes:
                 if not entry.is_dir:
                     with archive.content(entry.name, ()) as (digest, _):
                         files[entry.name] = digest, entry.size
-            for_linux = all("linux" in tag.rpartition("-")[2] for tag in info.tags)
-            for name, problem in () if for_linux else archive.unportable.items():
+            # Only wheels with a machine of Linux in their tags are for Linux alone.
+            if archive.unportable and platform_machine(info.tags) is None:
+                name, problem = next(iter(archive.unportable.items()))
                 raise PublishRefusedError(
                     f"{wheel.name}: {name!r:.200}: {problem}", hint=_hint(wheel)
                 )
@@ -185,9 +187,9 @@ def check_archive(wheel: Path) -> bytes:
             _check_landing(wheel, archive, info)
             return archive.read(f"{info.folder}/METADATA", MAX_METADATA)
     except VerificationFailedError as error:
-        what = str(error).removeprefix(f"{wheel.name}: ")
+        reason = str(error).removeprefix(f"{wheel.name}: ")
         raise PublishRefusedError(
-            f"{wheel.name}: {what}", hint=error.hint or _hint(wheel)
+            f"{wheel.name}: {reason}", hint=error.hint or _hint(wheel)
         ) from error
 
 
@@ -248,9 +250,9 @@ def _check_info(filename: str, info: DistInfo) -> None:
             f"{filename}: WHEEL has Wheel-Version {layout!r:.40}, and installers know 1"
         )
     if info.no_tags or info.tags != frozenset(map(str, wheel_identity(filename)[3])):
-        named = ", ".join(sorted({*info.tags, *info.no_tags}))
+        tags_text = ", ".join(sorted({*info.tags, *info.no_tags}))
         raise PublishRefusedError(
-            f"{filename}: WHEEL has the tags {named or 'of nothing'!s:.200}, which are not those "
+            f"{filename}: WHEEL has the tags {tags_text or 'of nothing'!s:.200}, which are not those "
             "of the file's name",
             hint=f"farm repair {filename} writes WHEEL anew",
         )
@@ -286,15 +288,15 @@ def check_metadata(
     if raw.get("metadata_version") in ("2.1", "2.2", "2.3"):
         raw.pop("license_files", None)
     try:
-        found = Metadata.from_raw(raw)
-        needs = found.requires_dist or []
+        parsed = Metadata.from_raw(raw)
+        needs = parsed.requires_dist or []
     except RecursionError as error:
         raise _refused(filename, "requires-dist", "nested too deeply to be read") from error
     except ExceptionGroup as group:
         first = group.exceptions[0]
         field = first.field if isinstance(first, InvalidMetadata) else "a field"
         raise _refused(filename, field, str(first)) from group
-    for field, why in _beyond_the_specification(found):
+    for field, why in _beyond_the_specification(parsed):
         raise _refused(filename, field, why)
     direct = next((need for need in needs if need.url is not None), None)
     if direct is not None and not policy.direct_urls:
@@ -303,9 +305,9 @@ def check_metadata(
             hint="name the project and a version and publish that wheel too, or allow it: --allow "
             "direct-urls",
         )
-    if found.requires_python is None:
+    if parsed.requires_python is None:
         return None
-    return str(found.requires_python)
+    return str(parsed.requires_python)
 
 
 def _refused(filename: str, field: str, why: str) -> PublishRefusedError:
@@ -349,7 +351,7 @@ def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
                 if direct:
                     yield field, f"{need!r} is a direct URL"
     if found.license_expression and any(
-        each.startswith("License ::") for each in found.classifiers or ()
+        classifier.startswith("License ::") for classifier in found.classifiers or ()
     ):
         yield "classifier", "a licence beside License-Expression, which PEP 639 excludes"
 

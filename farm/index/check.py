@@ -69,8 +69,8 @@ def check(store: Store, *, now: datetime | None = None) -> list[Problem]:
         now: The time for the expiry of signatures; None for the clock's.
     """
     problems = list(_Walk(store).problems())
-    for key, what, has_ended in expiring(store, now or datetime.now(UTC)):
-        problems.append(Problem(key, what, broken=has_ended))
+    for key, problem, has_ended in expiring(store, now or datetime.now(UTC)):
+        problems.append(Problem(key, problem, broken=has_ended))
     return problems
 
 
@@ -259,12 +259,12 @@ class _Walk:
             yield from _names_difference(key, parse_names(before, key), parse_names(after, key))
 
     def _catalogue_difference(self, before: bytes | None, after: bytes) -> Iterator[Problem]:
-        shown = parse_catalogue(before).groups
+        groups = parse_catalogue(before).groups
         expected = parse_catalogue(after).groups
-        for group in sorted({*shown, *expected}):
+        for group in sorted({*groups, *expected}):
             names = set(expected.get(group, ()))
             where = f" in {group}"
-            yield from _names_difference(CATALOGUE, set(shown.get(group, ())), names, where=where)
+            yield from _names_difference(CATALOGUE, set(groups.get(group, ())), names, where=where)
 
     def _is_promised(self, key: str) -> bool:
         """Does a list that clients read promise this page?"""

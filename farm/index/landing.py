@@ -67,14 +67,14 @@ def landing_of(member: str, stem: str, *, purelib: bool) -> Landing | Fault:
         stem: `name-version` of the wheel's own folders.
         purelib: Root-Is-Purelib of WHEEL.
     """
-    top, _, below = member.partition("/")
+    top, _, rest_of_name = member.partition("/")
     if not top.lower().endswith(".data"):
         return Landing("purelib" if purelib else "platlib", member)
     if top != f"{stem}.data":
         return Fault(
             member, f"pip unpacks {top!r:.80} and uv does not: the wheel's own is {stem}.data"
         )
-    scheme, _, path = below.partition("/")
+    scheme, _, path = rest_of_name.partition("/")
     if scheme not in SCHEMES or not path:
         return Fault(member, f"installers have no place for it: only {', '.join(sorted(SCHEMES))}")
     return Landing(scheme, path)
@@ -102,9 +102,9 @@ def member_faults(
             yield Fault(member, why)
         scheme = "lib" if landing.scheme in {"purelib", "platlib"} else landing.scheme
         place = (scheme, landing.path.lower())
-        other = landed.setdefault(place, member)
-        if other != member:
-            yield Fault(member, f"is installed at the same place as {other!r:.200}")
+        first_member = landed.setdefault(place, member)
+        if first_member != member:
+            yield Fault(member, f"is installed at the same place as {first_member!r:.200}")
 
 
 def _fault_of(landing: Landing, stem: str, project: str) -> str:

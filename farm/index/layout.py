@@ -106,8 +106,8 @@ def to_folder(key: str) -> str:
     looks for an object with just that key, and has one when the store is opened with
     `?pages=slash`.
     """
-    found = _FOLDER_PAGE.fullmatch(key)
-    return found[1] if found else key
+    match = _FOLDER_PAGE.fullmatch(key)
+    return match[1] if match else key
 
 
 def from_folder(key: str) -> str:

@@ -71,8 +71,8 @@ def copy_index(source: Store, target: Store) -> Copied:
     new_keys = stored - copied
     new_records = _below(new_keys, ("records/",))
     files = copier.copy_wheels(_below(stored, ("records/",)), new_keys)
-    others = (SMOKE, "whl/variant/files/", "whl/variant/records/", "events/", "tuf/")
-    records = copier.copy_objects([*_below(new_keys, others), *new_records])
+    immutable = (SMOKE, "whl/variant/files/", "whl/variant/records/", "events/", "tuf/")
+    records = copier.copy_objects([*_below(new_keys, immutable), *new_records])
     written = copier.write_pages(copied_pages)
     for key in _below(copied - stored, ("tuf/",)):
         if not key.endswith(ROOT_SUFFIX):
@@ -101,11 +101,11 @@ def _read_pages(source: Store) -> dict[str, bytes]:
     ]
     _read_into(read, source, lists)
     # Listed after the lists were read, so that all projects that they name are found.
-    listed = {key for key in source.list("") if is_mutable(key)} - read.keys()
-    places = {place for key in listed if (place := json_page_of(key)) is not None}
+    page_keys = {key for key in source.list("") if is_mutable(key)} - read.keys()
+    places = {place for key in page_keys if (place := json_page_of(key)) is not None}
     json_keys = [json_key(*place) for place in sorted(places)]
     html_keys = [html_key(*place) for place in sorted(places)]
-    _read_into(read, source, sorted(listed - {*json_keys, *html_keys}))
+    _read_into(read, source, sorted(page_keys - {*json_keys, *html_keys}))
     _read_into(read, source, html_keys)
     _read_into(read, source, json_keys)
     return read
@@ -121,20 +121,20 @@ def _read_into(read: dict[str, bytes], source: Store, keys: list[str]) -> None:
 def _check_nothing_lost(copied_pages: dict[str, bytes], stored: set[str], copied: set[str]) -> None:
     """VerificationFailedError if the index lost what its pages promise or what the copy has."""
     catalogue = parse_catalogue(copied_pages.get(CATALOGUE))
-    lost = {
+    missing = {
         json_key(group, project)
         for group, projects in catalogue.groups.items()
         for project in projects
     } - copied_pages.keys()
     for page in _project_pages(copied_pages):
         for name in page.entries:
-            lost |= {record_key(name), wheel_key(name), metadata_key(name)} - stored
-    lost |= set(_below(copied, ("records/", "events/"))) - stored
-    if lost:
-        named = ", ".join(sorted(lost)[:MAX_NAMED])
-        more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
+            missing |= {record_key(name), wheel_key(name), metadata_key(name)} - stored
+    missing |= set(_below(copied, ("records/", "events/"))) - stored
+    if missing:
+        examples = ", ".join(sorted(missing)[:MAX_NAMED])
+        remainder = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         raise VerificationFailedError(
-            f"the index lost objects, and its copy was left as it is: {named}{more}",
+            f"the index lost objects, and its copy was left as it is: {examples}{remainder}",
             hint="if wheels were removed meanwhile, run it again; else bring back what was lost: "
             "docs/how-to/index-handbook.md#backup-and-restore",
         )

@@ -182,15 +182,15 @@ class PageWriter:
         if page is None:
             above = self._shown_generation(group, project) if self.exact else 0
             return pages.updated(None, project, wheels, above=above, force=self.exact)
-        listed = wheels
+        entries = wheels
         if self.exact:
-            listed = [self._refresh(wheel, page) for wheel in wheels]
+            entries = [self._refresh(wheel, page) for wheel in wheels]
         dropped = set[str]()
         if keep is not None:
-            kept = list(keep(group, page))
-            dropped = page.entries.keys() - {wheel.name for wheel in (*kept, *wheels)}
-            listed = [*kept, *listed]
-        return pages.updated(page, project, listed, drop=dropped, force=self.exact)
+            staying = list(keep(group, page))
+            dropped = page.entries.keys() - {wheel.name for wheel in (*staying, *wheels)}
+            entries = [*staying, *entries]
+        return pages.updated(page, project, entries, drop=dropped, force=self.exact)
 
     def _refresh(self, wheel: Wheel, page: ProjectPage) -> Wheel:
         """The wheel, with its events read again if the page shows newer ones."""
@@ -210,10 +210,10 @@ class PageWriter:
         key = html_key(group, page.name)
 
         def change(old: bytes | None) -> bytes | None:
-            shown = self.parsed(pages.generation_of, old, key) or 0
+            old_generation = self.parsed(pages.generation_of, old, key) or 0
             if not self.exact:
-                return None if shown >= page.generation else pages.project_html(page)
-            if shown > page.generation:  # a publisher wrote the page meanwhile
+                return None if old_generation >= page.generation else pages.project_html(page)
+            if old_generation > page.generation:  # a publisher wrote the page meanwhile
                 return pages.project_html(self.page(group, page.name) or page)
             return pages.project_html(page)
 
@@ -223,16 +223,16 @@ class PageWriter:
         is_json = key.endswith(".json")
 
         def change(old: bytes | None) -> bytes | None:
-            shown: set[str] = self.parsed(parse_names, old, key) or set()
+            old_names: set[str] = self.parsed(parse_names, old, key) or set()
             if self.exact:
                 # What a publisher added meanwhile stays.
-                added = shown - names
-                shown = {name for name in added if self.store.get(html_key(group, name))}
-            if names <= shown:
+                added = old_names - names
+                old_names = {name for name in added if self.store.get(html_key(group, name))}
+            if names <= old_names:
                 return None
             if is_json:
-                return ProjectNames.of(shown | names).render()
-            return pages.list_html(group, shown | names)
+                return ProjectNames.of(old_names | names).render()
+            return pages.list_html(group, old_names | names)
 
         prediction = None
         if group not in self.catalogue.groups and not self.exact:
@@ -255,16 +255,16 @@ class PageWriter:
                 self.written.append(HOME)
 
         def change(old: bytes | None) -> bytes | None:
-            shown: set[str] = self.parsed(pages.parse_list, old, GROUPS) or set()
+            old_groups: set[str] = self.parsed(pages.parse_list, old, GROUPS) or set()
             if self.exact:
-                added = shown - groups
-                shown = {
+                added = old_groups - groups
+                old_groups = {
                     group for group in added if self.store.get(f"{simple_root(group)}index.html")
                 }
-            if groups <= shown:
+            if groups <= old_groups:
                 return None
             # For people; no installer reads it, since the right group depends on the machine.
-            return pages.list_html("Groups of wheels", shown | groups, folder="simple/")
+            return pages.list_html("Groups of wheels", old_groups | groups, folder="simple/")
 
         self.swap(GROUPS, change, pages.HTML, prediction)
 

@@ -154,7 +154,9 @@ def updated(
     refused: dict[str, str] = {}
     changed = False
     for wheel in wheels:
-        name, new, old = wheel.name, entry(wheel), files.get(wheel.name)
+        name = wheel.name
+        new = entry(wheel)
+        old = files.get(name)
         if wheel.state.removed is not None:
             if name not in removed or old is not None:
                 changed = True
@@ -174,12 +176,16 @@ def updated(
             changed = True
             files[name] = new
             removed.pop(name, None)
-    made = _assembled(page, project, files, removed, above)
+    new_page = _assembled(page, project, files, removed, above)
     same = (
-        page is not None and not changed and above <= page.generation and made.files == page.files
+        page is not None
+        and not changed
+        and above <= page.generation
+        and new_page.files == page.files
     )
     return Update(
-        page if page is not None and same and made.versions == page.versions else made, refused
+        page if page is not None and same and new_page.versions == page.versions else new_page,
+        refused,
     )
 
 
@@ -256,9 +262,9 @@ class Catalogue(Model):
 
     def having(self, group: str, names: Iterable[str]) -> "Catalogue":
         """The catalogue with these projects of a group; itself if it has them."""
-        known = self.groups.get(group, ())
-        both = tuple(sorted({*known, *names}))
-        if both == known:
+        projects = self.groups.get(group, ())
+        both = tuple(sorted({*projects, *names}))
+        if both == projects:
             return self
         return self.model_copy(update={"groups": {**self.groups, group: both}})
 
@@ -284,15 +290,15 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE) -> Catalogue:
         return Catalogue.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
-        other = f"schema {first['input']!r:.20}, of another version of the farm"
-        raise foreign(key, other if first["loc"] == ("schema",) else first_fault(error)) from error
+        reason = f"schema {first['input']!r:.20}, of another version of the farm"
+        raise foreign(key, reason if first["loc"] == ("schema",) else first_fault(error)) from error
 
 
 def read_page(store: Store, group: str, project: str) -> ProjectPage | None:
     """A project's page as it is now."""
     key = json_key(group, project)
-    found = store.get(key)
-    return None if found is None else parse_page(found.data, key)
+    stored = store.get(key)
+    return None if stored is None else parse_page(stored.data, key)
 
 
 def check_there(store: Store) -> None:
@@ -316,12 +322,12 @@ def generation_of(html: bytes, key: str) -> int:
     """Which generation of the JSON page a project's HTML page shows; ForeignObjectError if it is
     not one of ours.
     """
-    found = re.search(
+    match = re.search(
         rb'^<meta name="farm:generation" content="([1-9][0-9]{0,17})">$', html, re.MULTILINE
     )
-    if found is None:
+    if match is None:
         raise foreign(key, "no generation")
-    return int(found[1])
+    return int(match[1])
 
 
 def list_html(title: str, names: Iterable[str], folder: str = "") -> bytes:

@@ -177,13 +177,13 @@ def _newest(files: Iterable[File], requirement: Requirement, beside: str) -> Fil
 
 def _goes_with(filename: str, beside: str) -> bool:
     """True if a wheel is for the Python and the system of another one."""
-    for other in parse_wheel_filename(beside)[3]:
-        python = python_of(other.interpreter, other.abi)
+    for wheel in parse_wheel_filename(beside)[3]:
+        python = python_of(wheel.interpreter, wheel.abi)
         for tag in parse_wheel_filename(filename)[3]:
-            same_python = other.interpreter == tag.interpreter or tag.interpreter.startswith("py")
+            same_python = wheel.interpreter == tag.interpreter or tag.interpreter.startswith("py")
             if re.fullmatch(r"py3\d+t?", python):
                 same_python = serves(tag.interpreter, tag.abi, python)
-            same_system = "any" in (tag.platform, other.platform)
-            if same_python and (same_system or of_tag(tag.platform) is of_tag(other.platform)):
+            same_system = "any" in (tag.platform, wheel.platform)
+            if same_python and (same_system or of_tag(tag.platform) is of_tag(wheel.platform)):
                 return True
     return False

@@ -57,8 +57,8 @@ class _PublicCheck:
     def problems(self) -> Iterator[Problem]:
         folders = [key for key in installer_pages(self.pages) if not _is_variant(key)]
         yield from self._each(folders, self._folder)
-        shown = [key for key in self.pages if not _is_variant(key) and "/simple/" not in key]
-        yield from self._each(shown, self._page)
+        page_keys = [key for key in self.pages if not _is_variant(key) and "/simple/" not in key]
+        yield from self._each(page_keys, self._page)
         projects = [key for key in folders if key.count("/") == 4]
         if projects:
             yield from self._guarded(projects[0], self._slash(projects[0]))
@@ -108,16 +108,16 @@ class _PublicCheck:
                 yield Problem(folder, f"HTTP {answer.status} for {client}", broken=True)
                 continue
             if answer.media_type not in {JSON, "text/html"}:
-                what = f"has the type {answer.media_type!r:.60} for {client}, which it refuses"
-                yield Problem(folder, what, broken=True)
+                problem = f"has the type {answer.media_type!r:.60} for {client}, which it refuses"
+                yield Problem(folder, problem, broken=True)
                 continue
             expected = self.pages.get(json_key if answer.media_type == JSON else key)
             if answer.data != expected:
                 yield Problem(folder, f"{STALE} (as {client} asks)", broken=True)
             yield from _header_problems(folder, answer)
         if len(types) > 1 and not varies:
-            what = "is HTML or JSON without Vary: Accept: a cache gives one client the other's"
-            yield Problem(folder, what, broken=True)
+            problem = "is HTML or JSON without Vary: Accept: a cache gives one client the other's"
+            yield Problem(folder, problem, broken=True)
 
     def _page(self, key: str) -> Iterator[Problem]:
         """A page for people, or for programs."""
@@ -136,17 +136,17 @@ class _PublicCheck:
         target = urlsplit(answer.headers.get("Location", "")).path
         redirects = answer.status in {301, 302, 307, 308} and target.endswith(f"{folder}/")
         if answer.status != 200 and not redirects:
-            what = f"HTTP {answer.status} without the last slash, and no redirect (PEP 503)"
-            yield Problem(folder, what, broken=False)
+            problem = f"HTTP {answer.status} without the last slash, and no redirect (PEP 503)"
+            yield Problem(folder, problem, broken=False)
 
     def _absent(self, key: str) -> Iterator[Problem]:
         folder = f"{key.rsplit('/', 2)[0]}/{ABSENT}/"
         answer = self.reader.ask(folder, {"Accept": ACCEPT_PIP, "Origin": ORIGIN})
         if answer.status != 404:
-            what = (
+            problem = (
                 f"HTTP {answer.status} for a project that is not there: uv stops unless it is 404"
             )
-            yield Problem(folder, what, broken=True)
+            yield Problem(folder, problem, broken=True)
         yield from _cors_problems(folder, answer)
 
     def _file(self, file: File) -> Iterator[Problem]:
@@ -172,8 +172,8 @@ class _PublicCheck:
             answer = self.reader.ask(f"{encoded}.metadata")
             is_same = hashlib.sha256(answer.data).hexdigest() == file.core_metadata.sha256
             if answer.status != 200 or not is_same:
-                what = f"HTTP {answer.status}" if answer.status != 200 else STALE
-                yield Problem(metadata_key(file.filename), what, broken=True)
+                problem = f"HTTP {answer.status}" if answer.status != 200 else STALE
+                yield Problem(metadata_key(file.filename), problem, broken=True)
 
 
 def _is_variant(key: str) -> bool:
@@ -192,12 +192,14 @@ def _header_problems(path: str, answer: Answer) -> Iterator[Problem]:
     age = re.search(r"(?:s-maxage|max-age)=([0-9]{1,9})", control)
     must_ask = re.search(r"no-cache|no-store|must-revalidate", control)
     if age is not None and int(age[1]) > 0 and not must_ask:
-        what = f"is kept for {age[1]} s by caches: what was yanked is shown as long (no-cache)"
-        yield Problem(path, what, broken=False)
+        problem = f"is kept for {age[1]} s by caches: what was yanked is shown as long (no-cache)"
+        yield Problem(path, problem, broken=False)
     yield from _cors_problems(path, answer)
 
 
 def _cors_problems(path: str, answer: Answer) -> Iterator[Problem]:
     if answer.headers.get("Access-Control-Allow-Origin") not in {"*", ORIGIN}:
-        what = f"has no Access-Control-Allow-Origin (HTTP {answer.status}): programs in browsers "
-        yield Problem(path, f"{what}cannot read it", broken=False)
+        problem = (
+            f"has no Access-Control-Allow-Origin (HTTP {answer.status}): programs in browsers "
+        )
+        yield Problem(path, f"{problem}cannot read it", broken=False)

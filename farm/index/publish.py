@@ -161,16 +161,16 @@ def publish(
     project = checked.record.project
     # Everything that can refuse comes before the claim: a refused wheel must not take the name.
     check_name(project, writer.catalogue.names, policy)
-    seen = Prediction(store.get(json_key(group, project)))
+    read_before = Prediction(store.get(json_key(group, project)))
     page = None
-    if seen.stored is not None:
-        page = parse_page(seen.stored.data, json_key(group, project))
+    if read_before.stored is not None:
+        page = parse_page(read_before.stored.data, json_key(group, project))
     check_place(page, Wheel(checked.record))
     claimed = claim(store, checked, progress)
     # A wheel that was promoted and lost comes back in all its groups.
     for place in claimed.wheel.groups:
         is_seen = claimed.fresh and place == group
-        writer.write(place, {project: [claimed.wheel]}, seen=seen if is_seen else None)
+        writer.write(place, {project: [claimed.wheel]}, seen=read_before if is_seen else None)
     delete_removed(store, writer.refused)
     if writer.refused:
         raise PublishRefusedError(writer.refused[checked.record.filename], hint=REBUILD)

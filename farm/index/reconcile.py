@@ -55,10 +55,10 @@ def reconcile(store: Store, *, take_back: bool = False) -> Reconciled:
     # before it is written.
     present = frozenset(store.list(""))
     rebuild = Rebuild(store, read_all(store, present), present)
-    lost = sorted(rebuild.unbacked_statements())
-    if lost and not take_back:
+    unbacked = sorted(rebuild.unbacked_statements())
+    if unbacked and not take_back:
         raise PublishRefusedError(
-            f"pages show what no record or event says any more: {'; '.join(lost)}",
+            f"pages show what no record or event says any more: {'; '.join(unbacked)}",
             hint="restore records/ and events/ from a backup, or take it off the pages: reconcile "
             "--take-back",
         )
@@ -104,24 +104,24 @@ class Rebuild:
         self.places = sorted(place for key in present if (place := json_page_of(key)) is not None)
         self.missing = set[str]()
         to_compare: list[Wheel] = []
-        listed = self._listed_files()
+        listed_sha256 = self._listed_files()
         for name, wheel in wheels.items():
             if wheel.state.removed is not None:
                 continue
             if len(self._files(name)) < 2:
                 self.missing.add(name)
-            elif listed.get(name) != wheel.record.sha256:
+            elif listed_sha256.get(name) != wheel.record.sha256:
                 to_compare.append(wheel)
         self.differing = self._find_differing(to_compare)
 
     def _listed_files(self) -> dict[str, str]:
         """The wheels on pages with their hashes; these bytes were compared when they were listed."""
-        listed: dict[str, str] = {}
+        sha256_by_name: dict[str, str] = {}
         for group, project in self.places:
             page = self.writer.page(group, project)
             for file in page.files if page is not None else ():
-                listed[file.filename] = file.hashes.sha256
-        return listed
+                sha256_by_name[file.filename] = file.hashes.sha256
+        return sha256_by_name
 
     def _find_differing(self, wheels: list[Wheel]) -> set[str]:
         with ThreadPoolExecutor(READERS) as pool:
@@ -165,15 +165,15 @@ class Rebuild:
         if is_removed and state.removed is None:
             yield f"the removal of {file.filename}"
         elif shown_event > state.number:
-            seen = "not yanked" if file.yanked is False else f"yanked ({file.yanked})"
-            yield f"event {shown_event} of {file.filename}, by which it is {seen}"
+            state_text = "not yanked" if file.yanked is False else f"yanked ({file.yanked})"
+            yield f"event {shown_event} of {file.filename}, by which it is {state_text}"
 
     def write_all(self) -> Reconciled:
         """Write all pages, and delete the files of removed wheels."""
-        listed = self._wheels_by_place()
-        projects = {group: sorted(listed[group]) for group in sorted(listed) if listed[group]}
+        places = self._wheels_by_place()
+        projects = {group: sorted(places[group]) for group in sorted(places) if places[group]}
         for group in projects:
-            self.writer.write(group, listed[group], keep=self._published_since)
+            self.writer.write(group, places[group], keep=self._published_since)
         if projects:
             self.writer.add_groups(set(projects))
         if projects or CATALOGUE in self.present:
@@ -187,19 +187,19 @@ class Rebuild:
 
     def _wheels_by_place(self) -> dict[str, dict[str, list[Wheel]]]:
         """The wheels that are listed, by group and project."""
-        listed: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
+        places: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
         for wheel in self.wheels.values():
             has_files = wheel.name not in self.missing and wheel.name not in self.differing
             for group in wheel.groups:
-                wheels = listed[group][wheel.record.project]
+                wheels = places[group][wheel.record.project]
                 if has_files:
                     wheels.append(wheel)
         for group, project in self.places:
             page = self.writer.page(group, project)
             if page is not None and page.name == project:
                 # A project without records keeps its page, empty: installers get no 404.
-                listed[group].setdefault(project, [])
-        return listed
+                places[group].setdefault(project, [])
+        return places
 
     def _published_since(self, _group: str, page: ProjectPage) -> Iterator[Wheel]:
         """The wheels of a page that were published since the records were read."""

@@ -164,25 +164,25 @@ def read_record(store: Store, filename: str) -> Record:
         parse_wheel_name(filename)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    found = store.get(record_key(filename))
-    if found is None:
+    stored = store.get(record_key(filename))
+    if stored is None:
         raise UsageError(
             f"{filename} is not in the index",
             hint="`farm index check` and catalog.json list what is",
         )
-    return parse_record(found.data, record_key(filename))
+    return parse_record(stored.data, record_key(filename))
 
 
 def read_events(store: Store, target: str) -> list[Event]:
     """All events about a wheel, the oldest first; ForeignObjectError if one is not ours, or not
     about the target.
     """
-    found: list[Event] = []
+    events: list[Event] = []
     # Numbers have no gaps, since each is created only if it is free: the first that is missing ends
     # the list.
-    while (stored := store.get(event_key(target, len(found) + 1))) is not None:
-        found.append(_event(stored, target, len(found) + 1))
-    return found
+    while (stored := store.get(event_key(target, len(events) + 1))) is not None:
+        events.append(_event(stored, target, len(events) + 1))
+    return events
 
 
 def read_state(store: Store, filename: str) -> State:
@@ -204,14 +204,16 @@ def read_all(store: Store, present: Iterable[str]) -> dict[str, Wheel]:
         states = dict(
             zip(targets, pool.map(lambda target: read_state(store, target), targets), strict=True)
         )
-    return {each.filename: Wheel(each, states.get(each.filename, State())) for each in records}
+    return {
+        record.filename: Wheel(record, states.get(record.filename, State())) for record in records
+    }
 
 
 def _listed_record(store: Store, key: str) -> Record:
-    found = store.get(key)
-    if found is None:
+    stored = store.get(key)
+    if stored is None:
         raise ForeignObjectError(f"{key} is listed by the store but cannot be read")
-    return parse_record(found.data, key)
+    return parse_record(stored.data, key)
 
 
 def _event(stored: Stored, target: str, number: int) -> Event:

@@ -340,17 +340,17 @@ class S3Store:
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
         headers = {**self.encryption, "ContentType": content_type, "CacheControl": "no-cache"}
-        what = Stat(len(data), hashlib.sha256(data).hexdigest())
+        stat = Stat(len(data), hashlib.sha256(data).hexdigest())
         if etag is None:
-            return self._put(key, data, what, {**headers, "IfNoneMatch": "*"})
+            return self._put(key, data, stat, {**headers, "IfNoneMatch": "*"})
         bare = etag.strip('"')
-        if self._put(key, data, what, {**headers, "IfMatch": bare if self._bare else etag}):
+        if self._put(key, data, stat, {**headers, "IfMatch": bare if self._bare else etag}):
             return True
         head = None if self._bare or bare == etag else self._head(key)
         if head is None or head["ETag"] != etag:
             return False
         # Nobody changed it, so the server did not understand the quotes.
-        self._bare = self._put(key, data, what, {**headers, "IfMatch": bare})
+        self._bare = self._put(key, data, stat, {**headers, "IfMatch": bare})
         return self._bare
 
     def list(self, prefix: str) -> Iterator[str]:
@@ -537,19 +537,21 @@ def _explained(where: str, error: ClientError) -> FarmError:
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if code in {"", str(status)}:  # something else than a store gave it
         code = http.client.responses.get(status, "")
-    what = f"{where}: the store answered {status} {code:.60}"
+    answer_text = f"{where}: the store answered {status} {code:.60}"
     if code in _MISTAKES:
         region = headers.get("x-amz-bucket-region") or str(
             error.response["Error"].get("Region", "NAME")
         )
-        return UsageError(what, hint=_MISTAKES[code].format(f"{region:.60}"))
+        return UsageError(answer_text, hint=_MISTAKES[code].format(f"{region:.60}"))
     if code == "RequestTimeTooSkewed":
-        theirs = headers.get("date", "not said")
-        hint = f"this machine's clock is wrong (the store's: {theirs}): timedatectl set-ntp true"
-        return InfrastructureError(what, hint=hint)
+        store_time = headers.get("date", "not said")
+        hint = (
+            f"this machine's clock is wrong (the store's: {store_time}): timedatectl set-ntp true"
+        )
+        return InfrastructureError(answer_text, hint=hint)
     right = _RIGHTS.get(error.operation_name, error.operation_name)
     return InfrastructureError(
-        what, hint=_TODO.get(status, "the same command can be run again").format(right)
+        answer_text, hint=_TODO.get(status, "the same command can be run again").format(right)
     )
 
 
@@ -578,10 +580,10 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code")
         return _status(error) in {408, 409, 429} or _status(error) >= 500 or code in _RETRY_CODES
-    lost = (
+    transient = (
         aws.ConnectionError
         | aws.HTTPClientError
         | aws.IncompleteReadError
         | aws.ResponseStreamingError
     )
-    return isinstance(error, lost)
+    return isinstance(error, transient)

@@ -299,25 +299,28 @@ def _online(root: Metadata[Root]) -> list[str]:
 def _role(stored: Stored, key: str) -> Metadata[Any]:
     """Metadata as it is, not verified; ForeignObjectError if it is none, or another role's."""
     try:
-        found = Metadata[Any].from_bytes(stored.data)
+        metadata = Metadata[Any].from_bytes(stored.data)
     except (DeserializationError, ValueError, RecursionError) as error:
         raise foreign(key, "no metadata of The Update Framework") from error
-    if f".{found.signed.type}.json" not in key.replace("/", "."):
-        raise foreign(key, f"it is {found.signed.type!r:.40}")
-    return found
+    if f".{metadata.signed.type}.json" not in key.replace("/", "."):
+        raise foreign(key, f"it is {metadata.signed.type!r:.40}")
+    return metadata
 
 
 def _check_clock(store: Store, signed: datetime, now: datetime) -> None:
     """Whoever signs with a wrong clock makes signatures that have expired, or that an attacker can
     show for years.
     """
-    theirs = store.clock()
-    if now >= signed - BEHIND and (theirs or signed) - BEHIND <= now <= (theirs or signed) + AHEAD:
+    store_time = store.clock()
+    if (
+        now >= signed - BEHIND
+        and (store_time or signed) - BEHIND <= now <= (store_time or signed) + AHEAD
+    ):
         return
     raise PublishRefusedError(
         f"this machine's clock says {now.isoformat()}, the newest signature is of "
         f"{signed.isoformat()}"
-        + (f", and the store's clock says {theirs.isoformat()}" if theirs else ""),
+        + (f", and the store's clock says {store_time.isoformat()}" if store_time else ""),
         hint="set the clock (timedatectl set-ntp true); if it is right, as in a folder that was "
         "not signed for a day: "
         "farm index sign --trust-clock",
@@ -327,20 +330,22 @@ def _check_clock(store: Store, signed: datetime, now: datetime) -> None:
 def _targets(store: Store) -> dict[str, TargetFile]:
     """Everything that is signed, by key."""
     keys = sorted(key for key in store.list("") if is_page(key))
-    found: dict[str, TargetFile] = {}
+    targets: dict[str, TargetFile] = {}
     with ThreadPoolExecutor(READERS) as pool:
         for key, stored in zip(keys, pool.map(store.get, keys), strict=True):
             if stored is None:
                 continue
             digest = hashlib.sha256(stored.data).hexdigest()
-            found[key] = TargetFile(len(stored.data), {"sha256": digest}, key)
+            targets[key] = TargetFile(len(stored.data), {"sha256": digest}, key)
             # A page that is none is signed as it is; `farm index check` names it.
             with suppress(ForeignObjectError):
                 page = parse_page(stored.data, key) if json_page_of(key) else None
                 for file in page.files if page else ():
                     place = wheel_key(file.filename)
-                    found[place] = TargetFile(file.size or 0, {"sha256": file.hashes.sha256}, place)
-    return found
+                    targets[place] = TargetFile(
+                        file.size or 0, {"sha256": file.hashes.sha256}, place
+                    )
+    return targets
 
 
 def _write(
@@ -404,10 +409,10 @@ def _target_roles(
 
 
 def _signed(role: Root | Targets | Snapshot | Timestamp, *signers: CryptoSigner) -> bytes:
-    made: Metadata[Any] = Metadata(role)
-    for each in signers:
-        made.sign(each, append=True)
-    return bytes(made.to_bytes())
+    metadata: Metadata[Any] = Metadata(role)
+    for signer in signers:
+        metadata.sign(signer, append=True)
+    return bytes(metadata.to_bytes())
 
 
 def _discard_older(store: Store, version: int) -> None:
@@ -484,8 +489,10 @@ def _compare(
                 else:
                     signed_files[key] = target
         if isinstance(reader, HttpReader):
-            asked = installer_pages(data)  # what differs is named above
-            for lines in pool.map(lambda key: _seen_by_clients(reader, key, signed_pages), asked):
+            page_keys = installer_pages(data)  # what differs is named above
+            for lines in pool.map(
+                lambda key: _seen_by_clients(reader, key, signed_pages), page_keys
+            ):
                 problems += lines
         if wheels:
             files = _promised_files(signed_files, data)
@@ -523,15 +530,15 @@ def _seen_by_clients(reader: HttpReader, key: str, signed: Mapping[str, TargetFi
             problems.append(f"{folder}, as {client} asks for it: {error}")
             continue
         expected = signed.get(json_page if answer.media_type == JSON else key)
-        what = ""
+        problem = ""
         if answer.status != 200:
-            what = f"HTTP {answer.status}"
+            problem = f"HTTP {answer.status}"
         elif expected is None:
-            what = "no signature covers this page"
+            problem = "no signature covers this page"
         elif hashlib.sha256(answer.data).hexdigest() != expected.hashes["sha256"]:
-            what = "not as it was signed: a cache or server shows something else than the index"
-        if what:
-            problems.append(f"{folder}, as {client} asks for it: {what}")
+            problem = "not as it was signed: a cache or server shows something else than the index"
+        if problem:
+            problems.append(f"{folder}, as {client} asks for it: {problem}")
     return problems
 
 
@@ -623,11 +630,11 @@ def _candidates(reader: Reader, data: dict[str, bytes]) -> set[str]:
     keys = reader.keys()
     if keys is not None:
         return {key for key in keys if is_page(key)}
-    known = parse_catalogue(data.get(CATALOGUE))
+    catalogue = parse_catalogue(data.get(CATALOGUE))
     pages = {
         place(group, name)
-        for group in known.groups
-        for name in known.names
+        for group in catalogue.groups
+        for name in catalogue.names
         for place in (html_key, json_key)
     }
     return {HOME, GROUPS, CATALOGUE} | pages

@@ -79,30 +79,30 @@ def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]
     """Label and properties of a wheel: `sm61_v3` for sm61 and avx2; UsageError if the drafts or uv
     have none.
     """
-    known = _facts()
-    level = known.levels.get(cpu)
-    real = [f"{sm}_real" for sm in sms if sm >= known.sm_min]
+    facts = _facts()
+    level = facts.levels.get(cpu)
+    real = [f"{sm}_real" for sm in sms if sm >= facts.sm_min]
     if level is None or (sms and not real) or gpu == "mps":
         raise UsageError(
             f"wheel variants have no words for {gpu} and {cpu}",
-            hint=f"GPUs from sm_{known.sm_min} on, CPUs {', '.join(known.levels)}; else there is "
+            hint=f"GPUs from sm_{facts.sm_min} on, CPUs {', '.join(facts.levels)}; else there is "
             f"the root {gpu}-{cpu}",
         )
-    found: Properties = {"x86_64": {"level": [level]}}
+    labelled: Properties = {"x86_64": {"level": [level]}}
     if real:
-        found["nvidia"] = {"sm_arch": real}
-    return f"{gpu}_{level}", found
+        labelled["nvidia"] = {"sm_arch": real}
+    return f"{gpu}_{level}", labelled
 
 
 def variant_json(labels: Mapping[str, Properties]) -> dict[str, Any]:
     """The content of `variant.json` for one label, and of `…-variants.json` for all of a
     version.
     """
-    known = _facts()
+    facts = _facts()
     return {
-        "$schema": known.schema_url,
-        "default-priorities": {"namespace": list(known.namespaces)},
-        "providers": known.providers,
+        "$schema": facts.schema_url,
+        "default-priorities": {"namespace": list(facts.namespaces)},
+        "providers": facts.providers,
         "variants": dict(sorted(labels.items())),
     }
 
@@ -111,19 +111,19 @@ def published(store: Store, wheel: Path) -> Record:
     """The record of a wheel that is to have a copy: it is in the index, not removed, and has this
     file's bytes.
     """
-    found = read_wheel(store, wheel.name)
-    if found.state.removed is not None:
-        raise UsageError(f"{wheel.name} was removed: {found.state.removed}")
+    wheel_state = read_wheel(store, wheel.name)
+    if wheel_state.state.removed is not None:
+        raise UsageError(f"{wheel.name} was removed: {wheel_state.state.removed}")
     try:
         digest = sha256_of(wheel)
     except OSError as error:
         hint = "give the path of the published wheel's file"
         raise UsageError(f"cannot read {wheel}: {error.strerror}", hint=hint) from error
-    if digest != found.record.sha256:
+    if digest != wheel_state.record.sha256:
         raise PublishRefusedError(
             f"{wheel.name} is not the wheel that the index has under this name"
         )
-    return found.record
+    return wheel_state.record
 
 
 def build_of(source: Record) -> str:
@@ -168,11 +168,11 @@ def follow(store: Store, *projects: str) -> list[str]:
     """Brings the tree to what the events about the copied wheels say: all of it, or these projects;
     gives the pages.
     """
-    listed = store.get(LIST)
+    list_page = store.get(LIST)
     written = list[str]()
-    if listed is None and not projects:
+    if list_page is None and not projects:
         return []
-    names = projects or sorted(pages.parse_list(listed.data, LIST) if listed else ())
+    names = projects or sorted(pages.parse_list(list_page.data, LIST) if list_page else ())
     for project in names:
         for key in _expected(
             store, project
@@ -188,10 +188,10 @@ def follow(store: Store, *projects: str) -> list[str]:
                 written.append(key)
 
     def add(old: bytes | None) -> bytes | None:
-        shown = pages.parse_list(old, LIST) if old else set()
-        if old and shown >= set(projects):
+        old_names = pages.parse_list(old, LIST) if old else set()
+        if old and old_names >= set(projects):
             return None
-        return pages.list_html("variant", shown | set(projects))
+        return pages.list_html("variant", old_names | set(projects))
 
     if swap(store, LIST, add, HTML).written:
         written.append(LIST)
@@ -205,7 +205,9 @@ def follow(store: Store, *projects: str) -> list[str]:
 
 def _copies(store: Store, project: str) -> list[Copy]:
     keys = sorted(store.list(f"{ROOT}records/"))
-    copies = [parse(Copy, found.data, key) for key in keys if (found := store.get(key)) is not None]
+    copies = [
+        parse(Copy, stored.data, key) for key in keys if (stored := store.get(key)) is not None
+    ]
     return [copy for copy in copies if copy.project == project]
 
 
@@ -230,14 +232,14 @@ def _expected(store: Store, project: str) -> dict[str, bytes]:
             )
     names = [_labels_name(project, version) for version in sorted(offered)]
     anchors += [f'<a href="{quote(name)}">{escape(name)}</a><br>' for name in names]
-    found = {
+    documents = {
         f"{ROOT}simple/{project}/{_labels_name(project, version)}": json.dumps(
             variant_json(all_), sort_keys=True
         ).encode()
         for version, all_ in labels.items()
     }
     return {
-        **found,
+        **documents,
         f"{ROOT}simple/{project}/index.html": pages.document(f"Links for {project}", [], anchors),
     }
 

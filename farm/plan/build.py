@@ -40,12 +40,12 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
     """
     verdict = best_channel(project, selectors)
     verdict.judgement.require_buildable()
-    wanted = verdict.candidate
+    candidate = verdict.candidate
     try:
-        return _plan(wanted)
+        return _plan(candidate)
     except ValidationError as error:  # what a recipe may say, and no plan may hold
         first = error.errors()[0]
-        line = where(recipe_folder(wanted.pins.recipe) / "recipe.yaml", *first["loc"])
+        line = where(recipe_folder(candidate.pins.recipe) / "recipe.yaml", *first["loc"])
         raise UsageError(
             f"{line}: {first_fault(error)}", hint="docs/tutorials/your-package.md has the keys"
         ) from error
@@ -75,7 +75,7 @@ def _plan(wanted: Candidate) -> Plan:
         )
     env = environment(wanted, values)
     features = feature_settings(wanted)
-    present = [name for name, one in features.items() if one.on]
+    present = [name for name, setting in features.items() if setting.on]
     packages = inputs.debian_packages(system.packages(recipe, stack), stack)
     if system.facts.in_images:
         packages += [
@@ -101,7 +101,11 @@ def _plan(wanted: Candidate) -> Plan:
         options={name: choice.value for name, choice in wanted.chosen.items()}
         | {
             "without": ",".join(
-                sorted(name for name, one in features.items() if one.reason.startswith(LEFT_OUT))
+                sorted(
+                    name
+                    for name, setting in features.items()
+                    if setting.reason.startswith(LEFT_OUT)
+                )
             )
             or None,
             "with": None,
@@ -144,19 +148,19 @@ def _plan(wanted: Candidate) -> Plan:
 def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
     """The requirements of METADATA. Raises UsageError: one is no requirement."""
     file = recipe_folder(wanted.pins.recipe) / "recipe.yaml"
-    found = [
+    requirements = [
         filled(text, values, file, "requires", index)
         for index, text in enumerate(wanted.recipe.requires)
     ]
-    if not found or is_packaged(
+    if not requirements or is_packaged(
         file
     ):  # golden plans hold what ours say; what others write is checked each time
-        return found
+        return requirements
     from packaging.requirements import InvalidRequirement  # noqa: PLC0415 slow to import
 
     from farm.base.requirement import read_requirement  # noqa: PLC0415 slow to import
 
-    for index, text in enumerate(found):
+    for index, text in enumerate(requirements):
         try:
             read_requirement(text)
         except InvalidRequirement as error:
@@ -164,7 +168,7 @@ def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
             raise UsageError(
                 f"{where(file, 'requires', index)}: requires.{index}: {text!r}: {reason}"
             ) from error
-    return found
+    return requirements
 
 
 def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
@@ -172,8 +176,8 @@ def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
     origins |= {name: choice.origin for name, choice in wanted.chosen.items()}
     if wanted.stack.standalone is not None:
         base = catalog.debian_releases()[str(wanted.pins.base)]
-        own = f"an outdated {base.python}" if base.outdated else base.python
-        origins["python"] = f"standalone: {wanted.pins.base} has {own}"
+        python = f"an outdated {base.python}" if base.outdated else base.python
+        origins["python"] = f"standalone: {wanted.pins.base} has {python}"
     return origins | {f"env.{name}": choice.origin for name, choice in env.items()}
 
 
@@ -181,15 +185,17 @@ def _build_requires(wanted: Candidate) -> list[SourcePlan]:
     """Wheels that a standalone Python needs for the build and PyTorch's own, then those of the
     recipe beside them.
     """
-    own = [
+    wheels = [
         *inputs.standalone_wheels(wanted.stack),
         *inputs.official_torch(wanted.pins.official, wanted.recipe, wanted.stack),
     ]
-    if "torch" in wanted.recipe.needs and not any(wheel.package == "torch" for wheel in own):
-        own += inputs.nccl_of_torch(wanted.channel.text.recipe_of("torch"), wanted.stack)
-    there = {wheel.package for wheel in own}
-    named = inputs.build_requires(wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base)
-    return [*own, *(wheel for wheel in named if wheel.package not in there)]
+    if "torch" in wanted.recipe.needs and not any(wheel.package == "torch" for wheel in wheels):
+        wheels += inputs.nccl_of_torch(wanted.channel.text.recipe_of("torch"), wanted.stack)
+    packages = {wheel.package for wheel in wheels}
+    recipe_wheels = inputs.build_requires(
+        wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base
+    )
+    return [*wheels, *(wheel for wheel in recipe_wheels if wheel.package not in packages)]
 
 
 def _policy(wanted: Candidate, values: Mapping[str, str]) -> Policy:

@@ -62,11 +62,11 @@ def best_channel(
     first = _verdict(project, selectors, fields)
     if selectors.channel:
         return _with_alternatives(project, selectors, fields, first)
-    others = _others(project, selectors, fields, first)
-    able = [verdict for verdict in (first, *others) if verdict.judgement.complete]
+    alternatives = _others(project, selectors, fields, first)
+    able = [verdict for verdict in (first, *alternatives) if verdict.judgement.complete]
     if not able:
         # A stable order: of equals the first stays.
-        least = min((first, *others), key=lambda verdict: verdict.judgement.obstacles)
+        least = min((first, *alternatives), key=lambda verdict: verdict.judgement.obstacles)
         return _with_alternatives(project, selectors, fields, least)
     preferred = _preferred(project, selectors, able)
     origin = "default" if preferred.offered else "it fits"
@@ -112,7 +112,11 @@ def _with_alternatives(
     if verdict.judgement.complete or not verdict.judgement.offer:
         return verdict
     free = replace(selectors, channel=None)
-    able = [other for other in _others(project, free, fields, verdict) if other.judgement.complete]
+    able = [
+        alternative
+        for alternative in _others(project, free, fields, verdict)
+        if alternative.judgement.complete
+    ]
     texts = [f"--channel {_preferred(project, free, able).channel.name}"] if able else []
     texts += [reason.nearest for reason in verdict.judgement.offer if reason.nearest]
     plannable = [text for text in texts if _can_be_planned(project, selectors, fields, text)]
@@ -127,8 +131,8 @@ def _with_alternatives(
         reason if reason.nearest in plannable else replace(reason, nearest=None)
         for reason in verdict.judgement.offer
     ]
-    judged = replace(verdict.judgement, offer=offer, instead=tuple(plannable))
-    return replace(verdict, judgement=judged)
+    revised = replace(verdict.judgement, offer=offer, instead=tuple(plannable))
+    return replace(verdict, judgement=revised)
 
 
 def _can_be_planned(
@@ -144,7 +148,7 @@ def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verd
     """The first of the channels that can build a request, in the order of this module's text."""
     matrix = load_matrix(project)
     places = {name: place for place, name in enumerate(matrix.channels)}
-    own = set(matrix.own())
+    project_channels = set(matrix.own())
     proved = {
         (wheel.channel, wheel.package)
         for wheel in load_evidence(project).wheels
@@ -159,7 +163,7 @@ def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verd
         stack = verdict.candidate.stack
         release = number(stack.torch) if stack.torch else (0,)
         return (
-            channel.name not in own,
+            channel.name not in project_channels,
             bool(verdict.warnings - common),
             not verdict.offered,
             asked_cuda is not None and asked_cuda not in channel.cuda,

@@ -40,24 +40,27 @@ def feature_settings(wanted: Candidate) -> dict[str, Setting]:
     cannot leave out.
     """
     left_out = _left_out(wanted)
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for name, feature in catalog.features().items():
         if name in wanted.recipe.features or name in wanted.recipe.without:
-            found[name] = _setting(wanted, name, feature, found)
-            if name in left_out and found[name].on:
+            settings[name] = _setting(wanted, name, feature, settings)
+            if name in left_out and settings[name].on:
                 origin = left_out[name]
                 for option, word in feature.words.items():
-                    others = (
-                        f"--{option} {other}" for other in OPTIONS[option].choices if other != word
+                    alternatives = (
+                        f"--{option} {alternative}"
+                        for alternative in OPTIONS[option].choices
+                        if alternative != word
                     )
                     raise UsageError(
-                        f"{name} (from {origin}) is chosen by --{option}", hint=" or ".join(others)
+                        f"{name} (from {origin}) is chosen by --{option}",
+                        hint=" or ".join(alternatives),
                     )
                 reason = LEFT_OUT
                 if origin.startswith("channel "):
                     reason = f"{LEFT_OUT} of the {origin}; --with {name} builds it"
-                found[name] = Setting(on=False, origin=origin, reason=reason)
-    return found
+                settings[name] = Setting(on=False, origin=origin, reason=reason)
+    return settings
 
 
 def _left_out(wanted: Candidate) -> dict[str, str]:
@@ -89,11 +92,13 @@ def _feature_names(wanted: Candidate, value: str, origin: str) -> list[str]:
     Raises:
         UsageError: A name is no feature of the recipe.
     """
-    known = [*wanted.recipe.features, *wanted.recipe.without]
-    if not known and origin.startswith((FILE, "channel ")):  # there for all builds that know it
+    recipe_features = [*wanted.recipe.features, *wanted.recipe.without]
+    if not recipe_features and origin.startswith(
+        (FILE, "channel ")
+    ):  # there for all builds that know it
         return []
-    titles = {catalog.features()[name].title.lower(): name for name in known} | {
-        name: name for name in known
+    titles = {catalog.features()[name].title.lower(): name for name in recipe_features} | {
+        name: name for name in recipe_features
     }
     words = [word.strip().lower() for word in value.split(",")]
     if "" in words:
@@ -101,14 +106,14 @@ def _feature_names(wanted: Candidate, value: str, origin: str) -> list[str]:
             f"{value!r} (from {origin}): an empty name", hint="write names and commas: nccl,kineto"
         )
     if unknown := [word for word in words if word not in titles]:
-        near = [titles[other] for word in unknown for other in nearest(word, [*titles], 1)]
+        near = [titles[title] for word in unknown for title in nearest(word, [*titles], 1)]
         if near:
             hint = f"did you mean {', '.join(map(repr, near))}?"
         else:
-            hint = f"known: {', '.join(known)}"
-        if not known:
+            hint = f"known: {', '.join(recipe_features)}"
+        if not recipe_features:
             hint = "leave it out, or take a channel whose recipe names features (docs/reference/features.md)"
-        what = f"no {'such feature' if known else 'features'} to leave out"
+        what = f"no {'such feature' if recipe_features else 'features'} to leave out"
         raise UsageError(
             f"{', '.join(unknown)} (from {origin}): recipe {wanted.pins.recipe} has {what}",
             hint=hint,
@@ -117,9 +122,9 @@ def _feature_names(wanted: Candidate, value: str, origin: str) -> list[str]:
 
 
 def _setting(wanted: Candidate, name: str, feature: Feature, before: dict[str, Setting]) -> Setting:
-    for other in feature.needs:
-        if other in before and not before[other].on:
-            return Setting(on=False, origin=before[other].origin, reason=f"needs {_title(other)}")
+    for needed in feature.needs:
+        if needed in before and not before[needed].on:
+            return Setting(on=False, origin=before[needed].origin, reason=f"needs {_title(needed)}")
     explicit = feature.words and feature.words.items() <= dict(wanted.stack.words).items()
     if name in wanted.recipe.without and not explicit:
         reason = wanted.recipe.without[name]
@@ -162,7 +167,7 @@ def _no_wheel(wanted: Candidate, name: str) -> str | None:
     lacks = [
         sm
         for sm in targets(stack)
-        if not any(sm // 10 == own // 10 and own <= sm for own in wheel.sms)
+        if not any(sm // 10 == toolkit // 10 and toolkit <= sm for toolkit in wheel.sms)
     ]
     if lacks:
         return f"{wheel.package} {wheel.file.split('-')[1]} has no code for {sm_name(lacks[0])}"
@@ -186,10 +191,10 @@ def feature_rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tup
     """The features of a wheel, and those that the official one has beside them, with the reason, in
     words.
     """
-    there = ", ".join(map(_title, present))
+    titles = ", ".join(map(_title, present))
     return [
-        (what, text)
-        for what, text in (("with", there), ("without", absent_features(lacking)))
+        (label, text)
+        for label, text in (("with", titles), ("without", absent_features(lacking)))
         if text
     ]
 
@@ -206,7 +211,7 @@ def _title(name: str) -> str:
 def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
     """Features that are off as a paragraph of METADATA's description."""
     return "\n".join(
-        f"This build is {what}: {text}." for what, text in feature_rows(present, lacking)
+        f"This build is {label}: {text}." for label, text in feature_rows(present, lacking)
     )
 
 
@@ -216,15 +221,15 @@ def missing_features(wanted: Candidate, found: dict[str, Setting]) -> dict[str, 
     """
     stack = wanted.stack
     lacking = {}
-    for name, one in found.items():
+    for name, setting in found.items():
         feature = catalog.features()[name]
         for_it = feature.machines is None or stack.variant.machine in feature.machines
         if (
             for_it
-            and not one.on
+            and not setting.on
             and is_official(feature, stack.platform, stack.torch, gpu=stack.cuda is not None)
         ):
-            lacking[name] = one.reason
+            lacking[name] = setting.reason
     return lacking
 
 
@@ -300,10 +305,10 @@ def _numpy_end(candidate: Candidate) -> str:
         not candidate.recipe.verify.numpy
     ):  # it compiles nothing against numpy, as torchvision: what torch says holds
         return ends[0]
-    own = [
+    wheels = [
         part.source for part in inputs.parts(candidate.recipe, candidate.stack, base, ())
     ] + inputs.standalone_wheels(candidate.stack)
-    brought = [str(source.file).split("-")[1] for source in own if source.package == "numpy"]
+    brought = [str(source.file).split("-")[1] for source in wheels if source.package == "numpy"]
     major = None
     if brought:
         major = number(brought[0])[0]
@@ -319,38 +324,40 @@ def needs(candidate: Candidate) -> list[str]:
     itself.
     """
     stack = candidate.stack
-    found = []
+    requirements = []
     for name in candidate.recipe.needs:
         if name not in names() or name in (candidate.package, candidate.pins.recipe):
             if name in names():
                 fault = "cannot need itself"
             else:
                 fault = f"no recipe for package {name!r}"
-            others = [other for other in near(name) if other != candidate.package]
+            near_names = [needed for needed in near(name) if needed != candidate.package]
             raise UsageError(
                 f"{where(folder(candidate.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
-                hint=f"nearest: {', '.join(others)}" if others else None,
+                hint=f"nearest: {', '.join(near_names)}" if near_names else None,
             )
-        other = recipe(candidate.channel.text.recipe_of(name))
-        if other.package == "torch" and inputs.official_torch(
+        needed = recipe(candidate.channel.text.recipe_of(name))
+        if needed.package == "torch" and inputs.official_torch(
             candidate.pins.official, candidate.recipe, stack
         ):
             continue  # it is fetched, not built
         # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch
         # as well.
-        if other.package == "torch" and stack.torch:
+        if needed.package == "torch" and stack.torch:
             base = stack.torch
         else:
-            base = source_version(other, stack.torch)
+            base = source_version(needed, stack.torch)
         # Rebuild 0: what is needed is the wheel as it was first published.
-        found.append(f"{other.package}=={wheel_version(base, stack.cuda, stack.variant, 0)}")
+        requirements.append(
+            f"{needed.package}=={wheel_version(base, stack.cuda, stack.variant, 0)}"
+        )
     if circle := _circle(candidate, (candidate.pins.recipe,)):
         raise UsageError(
             f"{where(folder(circle[0]) / 'recipe.yaml', 'needs')}: needs: a circle, none of which "
             "can be built first: "
-            f"{', '.join(f'{one} needs {other}' for one, other in pairwise(circle))}"
+            f"{', '.join(f'{package} needs {needed}' for package, needed in pairwise(circle))}"
         )
-    return found
+    return requirements
 
 
 def _circle(candidate: Candidate, way: tuple[str, ...]) -> tuple[str, ...]:
@@ -359,13 +366,13 @@ def _circle(candidate: Candidate, way: tuple[str, ...]) -> tuple[str, ...]:
     """
     for name in recipe(way[-1]).needs:
         if name in names():  # else the build of that recipe says so
-            other = candidate.channel.text.recipe_of(name)
-            if other in way:
-                found = (*way[way.index(other) :], other)
+            needed = candidate.channel.text.recipe_of(name)
+            if needed in way:
+                circle = (*way[way.index(needed) :], needed)
             else:
-                found = _circle(candidate, (*way, other))
-            if found:
-                return found
+                circle = _circle(candidate, (*way, needed))
+            if circle:
+                return circle
     return ()
 
 
@@ -379,7 +386,7 @@ def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) ->
         text = text.replace("{" + name + "}", value)
     # What is left in braces is a name that no one knows: in a script it would be taken literally.
     if "{" in text:
-        named = ".".join(map(str, key))
+        key_text = ".".join(map(str, key))
         unknown = text.partition("{")[2].partition("}")[0]
         near = nearest(unknown, list(values))
         if near:
@@ -387,7 +394,7 @@ def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) ->
         else:
             hint = f"known: {', '.join(values)}"
         raise UsageError(
-            f"{where(file, *key)}: {named}: unknown placeholder {unknown!r} in {text!r}; {hint}"
+            f"{where(file, *key)}: {key_text}: unknown placeholder {unknown!r} in {text!r}; {hint}"
         )
     return text
 
@@ -440,23 +447,25 @@ def _sources(candidate: Candidate) -> Variables:
     """Variables by origin, in the order in which one overrules another."""
     stack = candidate.stack
     recipe = candidate.recipe
-    own = (
+    variables = (
         recipe.env
         | (recipe.env_cuda if stack.cuda else {})
         | recipe.env_platform.get(stack.platform, {})
     )
     # A dict keeps the place of a key that is set again: an origin that comes twice overrules at its
     # first place.
-    found = platform(stack.platform).environment(recipe, stack) | {f"recipe {recipe.package}": own}
+    by_origin = platform(stack.platform).environment(recipe, stack) | {
+        f"recipe {recipe.package}": variables
+    }
     if stack.cuda:
-        found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack)}
+        by_origin[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack)}
     for name, setting in feature_settings(candidate).items():
         feature = catalog.features()[name]
         # CMake asks nothing about GPUs where there is no CUDA.
         if feature.switch and (stack.cuda or not feature.gpu):
-            found.setdefault(setting.origin, {})[feature.switch] = str(int(setting.on))
+            by_origin.setdefault(setting.origin, {})[feature.switch] = str(int(setting.on))
         if setting.on:
-            found.setdefault(f"recipe {recipe.package}", {}).update(
+            by_origin.setdefault(f"recipe {recipe.package}", {}).update(
                 recipe.env_feature.get(name, {})
             )
-    return found
+    return by_origin

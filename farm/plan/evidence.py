@@ -125,28 +125,32 @@ class Evidence:
         """(what, text, where it is described): a line a test of the build, and what was never
         run.
         """
-        if own := self.of(plan):
-            never = [name for name in own[0].not_run if all(name in wheel.not_run for wheel in own)]
-            text = ", ".join(never or own[0].not_run) or "nothing known"
-            tested = [("tested", f"{wheel.built.date}: {wheel.state}", wheel.page) for wheel in own]
-            return [*tested, ("not tested", text, own[0].page)]
+        if proofs := self.of(plan):
+            never = [
+                name for name in proofs[0].not_run if all(name in wheel.not_run for wheel in proofs)
+            ]
+            text = ", ".join(never or proofs[0].not_run) or "nothing known"
+            tested = [
+                ("tested", f"{wheel.built.date}: {wheel.state}", wheel.page) for wheel in proofs
+            ]
+            return [*tested, ("not tested", text, proofs[0].page)]
         if names := str(plan.options["without"] or ""):
-            whole = plan.model_copy(update={"options": {**plan.options, "without": None}})
-            if own := self.of(whole):
-                them = "with them" if "," in names else "with it"
+            complete = plan.model_copy(update={"options": {**plan.options, "without": None}})
+            if proofs := self.of(complete):
+                suffix = "with them" if "," in names else "with it"
                 return [
                     (
                         "not tested",
-                        f"without {names}; {them}, {own[0].built.date}: {own[0].state}",
-                        own[0].page,
+                        f"without {names}; {suffix}, {proofs[0].built.date}: {proofs[0].state}",
+                        proofs[0].page,
                     )
                 ]
-        named = list(
+        variants = list(
             dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package))
         )
         text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
-        if named:
-            text = f"this build; of its channel were tested: {', '.join(named)}"
+        if variants:
+            text = f"this build; of its channel were tested: {', '.join(variants)}"
         return [("not tested", text, FILE)]
 
     def details(self, plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -162,17 +166,17 @@ def load_evidence(project: Path) -> Evidence:
     """The proofs of a project's channels, its own and the farm's. Raises UsageError: a file is
     wrong.
     """
-    own = project / FILE
+    project_file = project / FILE
     matrix = project / _MATRIX
-    theirs = resources.ROOT / FILE
-    wheels = load(own, _File).wheels if own.is_file() else []
+    farm_file = resources.ROOT / FILE
+    wheels = load(project_file, _File).wheels if project_file.is_file() else []
     # In the farm's own checkout both are one file: its proofs count once.
-    if not own.is_file() or not own.samefile(theirs):
+    if not project_file.is_file() or not project_file.samefile(farm_file):
         written = load(matrix, MatrixText).channels if matrix.is_file() else {}
         # A channel that the project writes itself is another stack: the farm's proofs are not of
         # it.
         wheels = [
             *wheels,
-            *(wheel for wheel in load(theirs, _File).wheels if wheel.channel not in written),
+            *(wheel for wheel in load(farm_file, _File).wheels if wheel.channel not in written),
         ]
     return Evidence(tuple(wheels))

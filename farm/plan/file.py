@@ -58,9 +58,9 @@ class SourcePlan(Model):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        wanted = WANTED[self.kind]
-        if any(getattr(self, name) is None for name in wanted):
-            raise ValueError(f"a {self.kind} source needs {', '.join(wanted)}")
+        required = WANTED[self.kind]
+        if any(getattr(self, name) is None for name in required):
+            raise ValueError(f"a {self.kind} source needs {', '.join(required)}")
         return self
 
 
@@ -225,7 +225,7 @@ class Plan(Model):
     def _every_option(
         cls, options: dict[str, str | bool | int | None]
     ) -> dict[str, str | bool | int | None]:
-        return {name: one.default for name, one in OPTIONS.items()} | options
+        return {name: option.default for name, option in OPTIONS.items()} | options
 
     @model_validator(mode="after")
     def _windows_is_complete(self) -> Self:
@@ -245,8 +245,8 @@ class Plan(Model):
         """
         from packaging.utils import parse_wheel_filename  # noqa: PLC0415 slow to import; few builds install wheels
 
-        found = [parse_wheel_filename(str(wheel.file))[:2] for wheel in self.build_requires]
-        return [*self.needs, *(f"{name}=={version}" for name, version in found)]
+        requirements = [parse_wheel_filename(str(wheel.file))[:2] for wheel in self.build_requires]
+        return [*self.needs, *(f"{name}=={version}" for name, version in requirements)]
 
     @property
     def never_vendored(self) -> list[str]:
@@ -272,15 +272,15 @@ class Plan(Model):
         return self._digest(self._whole())
 
     def _whole(self) -> dict[str, Any]:
-        whole = self.model_dump(mode="json", by_alias=True)
+        complete = self.model_dump(mode="json", by_alias=True)
         # Options at their default are left out, so that plans stay what they are when the table
         # gets another option.
-        left_out = {name for name, one in OPTIONS.items() if self.options[name] == one.default}
+        left_out = {name for name, field in OPTIONS.items() if self.options[name] == field.default}
         for part in ("options", "origins"):
-            whole[part] = {
-                name: value for name, value in whole[part].items() if name not in left_out
+            complete[part] = {
+                name: value for name, value in complete[part].items() if name not in left_out
             }
-        return {name: value for name, value in whole.items() if value or name not in _LEFT_OUT}
+        return {name: value for name, value in complete.items() if value or name not in _LEFT_OUT}
 
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:
@@ -298,8 +298,8 @@ class Plan(Model):
 
     def to_json(self) -> str:
         """The text of the plan file, which ends with the digest."""
-        whole = self._whole()
-        return json_lines({**whole, "digest": self._digest(whole)})
+        document = self._whole()
+        return json_lines({**document, "digest": self._digest(document)})
 
     @classmethod
     def read(cls, path: Path) -> "Plan":

@@ -103,10 +103,10 @@ def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str)
     """
     if facts(system).in_images:
         return
-    found = [f"job/{file}" for file in files if file.startswith("patches/") or file == "prepare.sh"]
-    if found or any(part.feature is None for part in recipe_.parts):
+    paths = [f"job/{file}" for file in files if file.startswith("patches/") or file == "prepare.sh"]
+    if paths or any(part.feature is None for part in recipe_.parts):
         raise UsageError(
-            f"{folder(name)}: {min(found) if found else 'parts'}: only builds in Linux images "
+            f"{folder(name)}: {min(paths) if paths else 'parts'}: only builds in Linux images "
             "change the source so, "
             f"not those on {system}",
             hint="let `source` have the change, or build for --platform linux",
@@ -130,12 +130,12 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -
             f"not on {system.name}",
             hint="name what a Windows machine installs in `wheels`, or build for --platform linux",
         )
-    wanted = [
+    required = [
         (n, wheel)
         for n, wheel in enumerate(recipe_.build_requires)
         if not wheel.bases or base in wheel.bases
     ]
-    for index, wheel in wanted:
+    for index, wheel in required:
         if not _serves(wheel, stack):
             line = where(folder(name) / "recipe.yaml", "build_requires", index, "file")
             raise UsageError(
@@ -143,17 +143,17 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -
                 f"{stack.variant.python_version} "
                 f"on {stack.platform} {stack.variant.machine}"
             )
-    return [_pinned(wheel, wheel.index) for _, wheel in wanted]
+    return [_pinned(wheel, wheel.index) for _, wheel in required]
 
 
 def nccl_of_torch(torch: str, stack: Stack) -> list[SourcePlan]:
     """NCCL's wheel for a build that imports the farm's own torch of the recipe `torch`, whose
     libraries load it.
     """
-    taken = facts(stack.platform).in_images and any(
+    builds_nccl = facts(stack.platform).in_images and any(
         isinstance(part.source, NcclSource) for part in recipe(torch).parts
     )
-    return _nccl(stack) if taken else []
+    return _nccl(stack) if builds_nccl else []
 
 
 def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) -> list[SourcePlan]:
@@ -186,19 +186,27 @@ def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
     if stack.cuda is None:
         return True
     place = f"{stack.platform}-{stack.variant.machine}"
-    known = [one for one in official.wheels() if (one.torch, one.platform) == (stack.torch, place)]
+    wheel_sms = [
+        official_wheel
+        for official_wheel in official.wheels()
+        if (official_wheel.torch, official_wheel.platform) == (stack.torch, place)
+    ]
     label = version.local or ""
-    named = [
-        one
-        for one in known
-        if (label == f"cu{one.cuda.replace('.', '')}" if label else one.index == "pypi")
+    pinned = [
+        official_wheel
+        for official_wheel in wheel_sms
+        if (
+            label == f"cu{official_wheel.cuda.replace('.', '')}"
+            if label
+            else official_wheel.index == "pypi"
+        )
     ]
     # An extension refuses to be built with another major version of CUDA than its torch
     # (torch.utils.cpp_extension).
     return any(
-        one.cuda.split(".")[0] == stack.cuda.split(".")[0]
-        and all(official.has_code(one, sm) for sm in stack.variant.sms)
-        for one in named
+        official_wheel.cuda.split(".")[0] == stack.cuda.split(".")[0]
+        and all(official.has_code(official_wheel, sm) for sm in stack.variant.sms)
+        for official_wheel in pinned
     )
 
 
@@ -233,13 +241,13 @@ def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryW
     """
     if recipe_.repair_on(stack.platform) != "tools" or not stack.cuda or form == "vendored":
         return []
-    known = catalog.library_wheels(stack.cuda, stack.cudnn)
+    wheels = catalog.library_wheels(stack.cuda, stack.cudnn)
     machine = stack.variant.machine
     target = facts(stack.platform)
-    if not all(target.fits(tag, machine) for wheel in known for tag in wheel.platform_tags):
+    if not all(target.fits(tag, machine) for wheel in wheels for tag in wheel.platform_tags):
         return []
     return [
-        LibraryWheelPlan(version=wheel.file.split("-")[1], **wheel.model_dump()) for wheel in known
+        LibraryWheelPlan(version=wheel.file.split("-")[1], **wheel.model_dump()) for wheel in wheels
     ]
 
 
@@ -285,12 +293,12 @@ def _archives(
     members = catalog.nvidia_provider().parts(cuda, nvidias_name)
     # A set: two components may need the same archive.
     names = sorted({part for component in components for part in members[component]})
-    found = redist.archives("cuda", catalog.toolkits()[cuda].release, nvidias_name, names)
+    archives = redist.archives("cuda", catalog.toolkits()[cuda].release, nvidias_name, names)
     if cudnn:
-        found += redist.archives(
+        archives += redist.archives(
             "cudnn", cudnn, nvidias_name, ["cudnn"], cuda_major=int(cuda.partition(".")[0])
         )
-    return found
+    return archives
 
 
 def source_folder(plan: Plan) -> Path:
@@ -304,10 +312,10 @@ def source_folder(plan: Plan) -> Path:
             "none",
             hint="create the plan again",
         )
-    found = folder(plan.recipe) / origin.path
-    if tree_digest(found) != plan.source.digest:
-        raise UsageError(f"{found}: changed since the plan was made", hint="create the plan again")
-    return found
+    tree = folder(plan.recipe) / origin.path
+    if tree_digest(tree) != plan.source.digest:
+        raise UsageError(f"{tree}: changed since the plan was made", hint="create the plan again")
+    return tree
 
 
 FRONTEND = ("build", "packaging", "pyproject-hooks", "setuptools", "wheel")
@@ -327,14 +335,14 @@ def python_plan(stack: Stack) -> PythonPlan | None:
     """The standalone Python; None: the base image's own, or that of the machine that builds."""
     if stack.standalone is None:
         return None
-    known = catalog.standalone_pythons()[stack.variant.python]
-    return PythonPlan(version=known.version, **known.files[stack.variant.machine].model_dump())
+    pythons = catalog.standalone_pythons()[stack.variant.python]
+    return PythonPlan(version=pythons.version, **pythons.files[stack.variant.machine].model_dump())
 
 
 def standalone_wheels(stack: Stack) -> list[SourcePlan]:
     """Wheels that are installed for a standalone Python before the build."""
-    found = [standalone_wheel(stack, name) for name in stack.standalone or ()]
-    return [_pinned(wheel) for wheel in found if wheel]
+    wheels = [standalone_wheel(stack, name) for name in stack.standalone or ()]
+    return [_pinned(wheel) for wheel in wheels if wheel]
 
 
 def debian_packages(apt: list[str], stack: Stack) -> list[str]:

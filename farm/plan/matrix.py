@@ -42,7 +42,8 @@ def _one_or_many(value: Any) -> Any:
     """
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, int | float):
-            text = f'write versions in quotes: "{item}"'
+            # Not the number itself: 12.10 has become 12.1, which is another CUDA.
+            text = "write versions in quotes, as they are: YAML reads 12.10 as the number 12.1"
             raise PydanticCustomError("unquoted_version", "{text}", {"text": text})
     return [value] if isinstance(value, str) else value
 
@@ -158,9 +159,9 @@ class Deviation(Rule):
     @model_validator(mode="after")
     def _sets_an_option(self) -> "Deviation":
         if not self.options:
-            known = " or ".join(option.name for option in EXCEPTED)
+            names = " or ".join(option.name for option in EXCEPTED)
             raise PydanticCustomError(
-                "empty_exception", "{text}", {"text": f"the exception sets no option: name {known}"}
+                "empty_exception", "{text}", {"text": f"the exception sets no option: name {names}"}
             )
         return self
 
@@ -169,9 +170,9 @@ class Deviation(Rule):
         # What is written, not what differs from a default: a null that is written takes the option
         # away.
         return {
-            one.name: getattr(self, one.name)
-            for one in EXCEPTED
-            if one.name in self.model_fields_set
+            option.name: getattr(self, option.name)
+            for option in EXCEPTED
+            if option.name in self.model_fields_set
         }
 
 
@@ -390,16 +391,14 @@ class Channel:
         for axes, loc in lists:
             for axis in AXES:
                 words = getattr(axes, axis)
-                known = self._words(axis)
+                axis_words = self._words(axis)
                 for index, word in enumerate(words):
                     if word in words[:index]:
                         raise RuleError(
                             f"{word!r} is there twice: a duplicate variant", *loc, axis, index
                         )
-                    if word not in known:
-                        text = (
-                            f"the channel has no {word!r} to match; its {axis}: {', '.join(known)}"
-                        )
+                    if word not in axis_words:
+                        text = f"the channel has no {word!r} to match; its {axis}: {', '.join(axis_words)}"
                         raise RuleError(text, *loc, axis, index)
 
     def _check_rules(self) -> None:
@@ -413,13 +412,13 @@ class Channel:
         for index, block in enumerate(self._blocks, start=-1):
             keys = set(_keys(self.text, block))
             new = {key for key in keys if not self._excluded(key)}
-            if index >= 0 and (again := new & offered):
+            if index >= 0 and (duplicates := new & offered):
                 example = min(
                     Build(self.name, k[0], Variant(k[2], k[3], k[4]), k[1], k[5]).alias
-                    for k in again
+                    for k in duplicates
                 )
                 text = (
-                    f"duplicate variant: {example} is offered without this rule ({len(again)} "
+                    f"duplicate variant: {example} is offered without this rule ({len(duplicates)} "
                     "in all)"
                 )
                 raise RuleError(text, "include", index)
@@ -428,14 +427,14 @@ class Channel:
             before |= keys
             offered |= new
         # An exclude must hit what the axes make, an exception what is left after the excludes.
-        held: list[tuple[str, Sequence[Rule], set[Key], str]] = [
+        checks: list[tuple[str, Sequence[Rule], set[Key], str]] = [
             ("exclude", self.text.exclude, before, "excludes nothing"),
             ("exceptions", self.text.exceptions, offered, "matches no build"),
         ]
-        for name, rules, hit, fault in held:
+        for name, rules, hit, fault in checks:
             for index, rule in enumerate(rules):
-                named = _named(rule)
-                if not any(_names(named, key) for key in hit):
+                axes = _named(rule)
+                if not any(_names(axes, key) for key in hit):
                     raise RuleError(f"the rule {fault}", name, index)
 
     def _check_possible(self) -> None:
@@ -468,9 +467,9 @@ class Channel:
                 place: tuple[str | int, ...] = (name,)
                 if isinstance(words, list) and word in words:
                     place = (name, words.index(word))
-                more = "; without `base` in the channel each Python gets the image that has it"
+                advice = "; without `base` in the channel each Python gets the image that has it"
                 raise RuleError(
-                    reason.text + (more if reason.rule == "base-python" else ""), *place
+                    reason.text + (advice if reason.rule == "base-python" else ""), *place
                 )
 
     def _stack(self, key: Key, built: Recipe) -> Stack:
@@ -479,10 +478,10 @@ class Channel:
         pins = self.pins(package, Variant(gpu, cpu, python), platform, cuda)
         value = {
             name: str(pins.options[name])
-            for name, one in OPTIONS.items()
+            for name, entry in OPTIONS.items()
             if pins.options.get(name) is not None
-            and one.applies(built)
-            and (cuda or not one.needs_gpu)
+            and entry.applies(built)
+            and (cuda or not entry.needs_gpu)
         }
         return Stack(
             package=built.package,
@@ -507,15 +506,15 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
     """Builds that together have every pair of words that go together: what is impossible is so by
     two words.
     """
-    seen: set[tuple[tuple[int, str | None], ...]] = set()
+    covered: set[tuple[tuple[int, str | None], ...]] = set()
     for key in keys:
         package, platform, gpu, cpu, python, cuda = key
         machine = catalog.cpu_levels()[
             cpu
         ].machine  # levels of one machine differ in nothing that is refused
         pairs = set(combinations(enumerate((package, platform, gpu, machine, python, cuda)), 2))
-        if not pairs <= seen:
-            seen |= pairs
+        if not pairs <= covered:
+            covered |= pairs
             yield key
 
 
@@ -625,9 +624,9 @@ class Matrix:
         nearest are given.
         """
         head, slash, alias = name.rpartition("/")
-        wanted = self.channel(head).name if slash else channel
+        channel_name = self.channel(head).name if slash else channel
         # Reversed, so that of equal aliases the first channel's stays.
-        builds = {build.alias: build for build in reversed(list(self.builds(wanted)))}
+        builds = {build.alias: build for build in reversed(list(self.builds(channel_name)))}
         if alias not in builds:
             near = nearest(alias, list(builds))
             if near:
@@ -635,7 +634,8 @@ class Matrix:
             else:
                 hint = "farm matrix --format names lists them"
             raise UsageError(
-                f"unknown build {name!r}" + (f" in {wanted}" if wanted else ""), hint=hint
+                f"unknown build {name!r}" + (f" in {channel_name}" if channel_name else ""),
+                hint=hint,
             )
         return builds[alias]
 
@@ -643,8 +643,8 @@ class Matrix:
         """The builds of one channel or of all, in the order of the file. Raises UsageError: there
         is none.
         """
-        for one in self.channels.values() if channel is None else [self.channel(channel)]:
-            yield from one.builds
+        for source in self.channels.values() if channel is None else [self.channel(channel)]:
+            yield from source.builds
 
 
 def load_matrix(project: Path) -> Matrix:
@@ -721,27 +721,27 @@ def _merged(
     """The channel with the keys of those that it extends. Raises UsageError: one does not exist, or
     extends itself.
     """
-    own = written[name]
+    text = written[name]
     chain = (*heirs, name)
-    if own.extends is None:
-        return own
+    if text.extends is None:
+        return text
     fault = None
-    if own.extends in chain:
-        fault = f"a cycle of inheritance: {' -> '.join((*chain, own.extends))}"
-    elif own.extends not in written:
-        near = nearest(own.extends, list(written))
+    if text.extends in chain:
+        fault = f"a cycle of inheritance: {' -> '.join((*chain, text.extends))}"
+    elif text.extends not in written:
+        near = nearest(text.extends, list(written))
         if near:
             hint = f"did you mean {near[0]!r}?"
         else:
             hint = f"known: {', '.join(written)}"
-        fault = f"unknown channel {own.extends!r}; {hint}"
+        fault = f"unknown channel {text.extends!r}; {hint}"
     if fault:  # only now, since `where` reads the file again
         raise UsageError(
             f"{where(path, 'channels', name, 'extends')}: channels.{name}.extends: {fault}"
         )
     # What is written, not what differs from a default: a channel may set a key back to null.
-    given = {key: getattr(own, key) for key in own.model_fields_set}
-    return _merged(path, written, own.extends, chain).model_copy(update=given)
+    updates = {key: getattr(text, key) for key in text.model_fields_set}
+    return _merged(path, written, text.extends, chain).model_copy(update=updates)
 
 
 def _check_complete(text: ChannelText) -> None:
@@ -778,10 +778,10 @@ def _check_complete(text: ChannelText) -> None:
     if missing := [key for key in needed if not getattr(text, key)]:
         also = f", nor has {text.extends}" if text.extends else ""
         if "torch" in missing:
-            what = f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another one'
+            advice = f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another one'
         else:
-            what = ""
-        raise RuleError(f"the channel has no {' and no '.join(missing)}{also}{what}")
+            advice = ""
+        raise RuleError(f"the channel has no {' and no '.join(missing)}{also}{advice}")
 
 
 CHUNK = 256

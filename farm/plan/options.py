@@ -207,11 +207,13 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
     """Choices from FARM_<OPTION> variables that are not empty. Raises UsageError: one holds no
     value of its option.
     """
-    return {
-        name: Choice(one.parse(environ[one.variable], one.variable), f"environment {one.variable}")
-        for name, one in OPTIONS.items()
-        if environ.get(one.variable)
-    }
+    choices = {}
+    for name, entry in OPTIONS.items():
+        # Blanks around a value are a slip: no value has any.
+        if text := environ.get(entry.variable, "").strip():
+            origin = f"environment {entry.variable}"
+            choices[name] = Choice(entry.parse(text, entry.variable), origin)
+    return choices
 
 
 def from_file(values: Mapping[str, Value], path: Path) -> dict[str, Choice]:
@@ -228,15 +230,15 @@ def from_arguments(values: Mapping[str, Any], words: Sequence[str] = ()) -> dict
     """Choices from a parsed command line (`vars(args)`), in the order of its `words`; None means
     not given.
     """
-    found = {
-        name: Choice(",".join(value) if isinstance(value, list) else value, one.flag)
-        for name, one in OPTIONS.items()
+    choices = {
+        name: Choice(",".join(value) if isinstance(value, list) else value, entry.flag)
+        for name, entry in OPTIONS.items()
         if (value := values.get(name)) is not None
     }
     flags = [word.partition("=")[0].replace("--no-", "--", 1) for word in words]
     return dict(
         sorted(
-            found.items(),
+            choices.items(),
             key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1,
         )
     )

@@ -326,11 +326,11 @@ class Recipe(Model):
 
 def use_project(project: Path) -> None:
     """Take recipes from `project`/recipes as well."""
-    own = project / "recipes"
-    wanted = [own, FOLDER] if own.is_dir() else [FOLDER]
+    recipes = project / "recipes"
+    resolved = [recipes, FOLDER] if recipes.is_dir() else [FOLDER]
     # Recipes are cached by name: those of another project must go.
-    if wanted != _folders:
-        _folders[:] = wanted
+    if resolved != _folders:
+        _folders[:] = resolved
         recipe.cache_clear()
 
 
@@ -352,12 +352,12 @@ def near(name: str) -> list[str]:
     """
     from packaging.utils import canonicalize_name  # noqa: PLC0415 slow to import; only a wrong name comes here
 
-    named = []
+    candidates = []
     for folder_name in names():
         with contextlib.suppress(UsageError):  # what is wrong with another recipe is another matter
             if canonicalize_name(recipe(folder_name).package) == canonicalize_name(name):
-                named.append(folder_name)
-    return named or nearest(name, names()) or nearest(name.lower(), names())
+                candidates.append(folder_name)
+    return candidates or nearest(name, names()) or nearest(name.lower(), names())
 
 
 @cache
@@ -370,10 +370,10 @@ def recipe(package: str) -> Recipe:
             f"unknown package {package!r}", hint=f"nearest: {', '.join(near(package) or names())}"
         )
     path = folder(package) / "recipe.yaml"
-    found = load(path, Recipe)
+    loaded = load(path, Recipe)
     if path.parent.parent != FOLDER:
-        _check_files(path, found)
-    return found
+        _check_files(path, loaded)
+    return loaded
 
 
 def source_fault(source: Path, project: Path) -> tuple[str, str] | None:
@@ -384,12 +384,12 @@ def source_fault(source: Path, project: Path) -> tuple[str, str] | None:
         hint = "git init, farm init and farm recipe new . in it; for another repository: kind: git"
         return f"{source} is not below {project}", hint
     if source == project and not (project / ".git").exists():
-        what = (
+        fault = (
             f"{source} is the project itself; without git nothing tells its source from what "
             "builds leave there"
         )
         return (
-            what,
+            fault,
             f"git init {shlex.quote(str(project))}, or move the source into a folder below it",
         )
     return None

@@ -55,12 +55,12 @@ def machine_of(
     arm = ("armv9", "armv8_2") if min(sms) >= NEWER_ARM else ("armv8_2",)
     cpus = ("avx2", "avx", "sse41") if machine == "x86_64" else arm
     # A free-threaded Python that the farm builds nothing for counts as the one with the lock.
-    wanted = (python or "").removesuffix("t")
+    locked_python = (python or "").removesuffix("t")
     return Machine(
         sms,
         (cpu,) if cpu else cpus,
         platform,
-        (wanted,) if wanted in PYTHONS else NEWEST_FIRST,
+        (locked_python,) if locked_python in PYTHONS else NEWEST_FIRST,
         driver,
     )
 
@@ -109,17 +109,17 @@ def buildable_here(
     """
     matrix = load_matrix(project)
     evidence = load_evidence(project)
-    found: list[FarmBuild] = []
+    builds: list[FarmBuild] = []
     tried = sorted(_candidates(matrix, evidence, machine, torch), key=lambda each: each[0])[
         :MAX_TRIED
     ]
     for _, channel, variant, proof in tried:
         # Of a channel that is there already this is another GPU word, CPU level or Python.
-        if len(found) < limit and not any(own.channel == channel for own in found):
+        if len(builds) < limit and not any(own.channel == channel for own in builds):
             own = _planned(project, machine, channel, variant, proof)
             if own:
-                found.append(own)
-    return sorted(found, key=lambda own: (not own.proved, len(own.lost)))
+                builds.append(own)
+    return sorted(builds, key=lambda own: (not own.proved, len(own.lost)))
 
 
 Candidate = tuple[tuple[object, ...], str, Variant, ProvedWheel | None]
@@ -147,20 +147,20 @@ def _candidates(
             or variant.python not in machine.pythons
         ):
             continue
-        lost = _lost(variant, machine.sms)
-        if (lost and (machine.together or len(lost) == len(machine.sms))) or bool(
+        without_code = _lost(variant, machine.sms)
+        if (without_code and (machine.together or len(without_code) == len(machine.sms))) or bool(
             machine.sms
         ) != bool(variant.sms):
             continue
         proof = proofs.get((channel, str(variant)))
-        first = not machine.sms or machine.sms[0] not in lost
+        first = not machine.sms or machine.sms[0] not in without_code
         inexact = sum(sm not in variant.sms for sm in machine.sms)
         place = machine.cpus.index(variant.cpu), machine.pythons.index(variant.python)
         newest = tuple(-int(part) for part in release.split("."))
         rank = (
             -proof.level if proof else 0,
             not first,
-            len(lost),
+            len(without_code),
             inexact,
             newest,
             len(variant.sms),
@@ -178,11 +178,11 @@ def _planned(
 ) -> FarmBuild | None:
     """The build, where a plan can be made of it and the driver runs it."""
     selectors = Selectors(variant, platform=machine.platform, channel=channel)
-    lost = _lost(variant, machine.sms)
+    without_code = _lost(variant, machine.sms)
     try:
         for sm in machine.sms:
             fields = {"gpu": sm} | ({"driver": machine.driver} if machine.driver else {})
-            if sm not in lost and not judge(project, selectors, fields).complete:
+            if sm not in without_code and not judge(project, selectors, fields).complete:
                 return None
         plan = resolve(project, selectors)
         # What was proved may have other options than a plan of today has by default: then they are
@@ -210,7 +210,15 @@ def _planned(
         cost = "cost not measured"
     release = str(plan.options["torch"]), str(cuda) if cuda else None
     return FarmBuild(
-        variant, channel, *release, state, " ".join(words), cost, lost, lacks, machine.platform
+        variant,
+        channel,
+        *release,
+        state,
+        " ".join(words),
+        cost,
+        without_code,
+        lacks,
+        machine.platform,
     )
 
 

@@ -98,7 +98,7 @@ def candidate(
     command line means nothing to the build.
     """
     variant = selectors.variant
-    options = {name: Choice(*given) for name, given in selectors.options.items()}
+    options = {name: Choice(*explicit) for name, explicit in selectors.options.items()}
     for name, choice in options.items():
         option(name).check(choice)
         _completed(option(name), choice)  # also where it means nothing to this build
@@ -106,11 +106,11 @@ def candidate(
     package = _listed(matrix, selectors.package)
     system = platform(selectors.platform)
     if OPTIONS["torch"].applies(recipe(selectors.package)):
-        wanted = options.get("torch")
+        torch_choice = options.get("torch")
     else:
-        wanted = None
+        torch_choice = None
     # Before the channel is known, since it decides which one is the default.
-    torch = catalog.find(catalog.torch_releases(), _text(wanted) or "")
+    torch = catalog.find(catalog.torch_releases(), _text(torch_choice) or "")
     default = partial(
         matrix.default_channel,
         package,
@@ -123,21 +123,21 @@ def candidate(
     channel = matrix.channel(name)
     pins = channel.pins(package, variant, selectors.platform, _text(options.get("cuda")))
     recipe_ = recipe(pins.recipe)
-    chosen = {
-        one.name: _choose(one, recipe_, variant, options, pins, channel.name)
-        for one in OPTIONS.values()
+    choices = {
+        entry.name: _choose(entry, recipe_, variant, options, pins, channel.name)
+        for entry in OPTIONS.values()
     }
     stack = Stack(
         package=recipe_.package,
         variant=variant,
         platform=selectors.platform,
         base=pins.base,
-        toolkit=_text(chosen["toolkit"]),
-        cuda=_text(chosen["cuda"]),
-        torch=_text(chosen["torch"]),
-        cudnn=_text(chosen["cudnn"]),
-        ptx=bool(chosen["ptx"].value),
-        words=tuple((name, word) for name in catalog.words() if (word := _text(chosen[name]))),
+        toolkit=_text(choices["toolkit"]),
+        cuda=_text(choices["cuda"]),
+        torch=_text(choices["torch"]),
+        cudnn=_text(choices["cudnn"]),
+        ptx=bool(choices["ptx"].value),
+        words=tuple((name, word) for name in catalog.words() if (word := _text(choices[name]))),
         components=tuple(recipe_.components),
         features=tuple(recipe_.features),
         **(fields or {}),
@@ -146,11 +146,11 @@ def candidate(
     # What someone asked for never gives way.
     free = {"base", "cudnn"} - set(options)
     # First what a default can mend, then whether a standalone Python would mend more.
-    settled = settle(stack, free)
-    settled = _with_python(stack, settled, recipe_, free, pinned=channel.text.base is not None)
-    if settled.cudnn != stack.cudnn:
+    adjusted = settle(stack, free)
+    adjusted = _with_python(stack, adjusted, recipe_, free, pinned=channel.text.base is not None)
+    if adjusted.cudnn != stack.cudnn:
         why = f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
-        chosen["cudnn"] = Choice(settled.cudnn, why)
+        choices["cudnn"] = Choice(adjusted.cudnn, why)
     return Candidate(
         selectors=selectors,
         package=package,
@@ -160,10 +160,10 @@ def candidate(
         else "default"
         if channel_name is None
         else "it fits",
-        pins=replace(pins, base=settled.base),
+        pins=replace(pins, base=adjusted.base),
         recipe=recipe_,
-        chosen=chosen,
-        stack=settled,
+        chosen=choices,
+        stack=adjusted,
     )
 
 
@@ -175,24 +175,26 @@ def _with_python(
     The base image that a channel pins is the oldest glibc that its wheels need: a standalone Python
     keeps it.
     """
-    known = catalog.debian_releases()
+    releases = catalog.debian_releases()
     python = stack.variant.python
     against = {reason.rule for reason in check(settled) if reason.blocks}
     moved = pinned and settled.base != stack.base
-    outdated = settled.base in known and known[settled.base].outdated
+    outdated = settled.base in releases and releases[settled.base].outdated
     if stack.base is None or not recipe_.wheels or not (against or moved or outdated):
         return settled
-    another = next(name for name in (stack.base, *known) if known[name].python != python)
+    another = next(name for name in (stack.base, *releases) if releases[name].python != python)
     for base in (stack.base, another) if outdated else (another,):
-        other = replace(stack, base=base, standalone=standalone_packages(recipe_, python))
+        with_standalone = replace(stack, base=base, standalone=standalone_packages(recipe_, python))
         # Its base stays: keeping that is what the standalone Python is for.
-        other = settle(other, set(free) - {"base"})
-        left = {reason.rule for reason in check(other) if reason.blocks}
+        with_standalone = settle(with_standalone, set(free) - {"base"})
+        objections = {reason.rule for reason in check(with_standalone) if reason.blocks}
         # A standalone Python is only taken where it helps: it needs a wheel of everything that the
         # build imports.
-        fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
-        if fewer or ((moved or outdated) and not left):
-            return other
+        fewer = len(objections) < len(against) or (
+            "base-python" in against and len(objections) == len(against)
+        )
+        if fewer or ((moved or outdated) and not objections):
+            return with_standalone
     return settled
 
 
@@ -245,16 +247,16 @@ def _completed(one: Option, choice: Choice) -> Choice:
     """
     if one.catalogue is None or not isinstance(choice.value, str):
         return choice
-    known = getattr(catalog, one.catalogue)()
-    found = catalog.find(known, choice.value)
-    if found is None:
+    versions = getattr(catalog, one.catalogue)()
+    version = catalog.find(versions, choice.value)
+    if version is None:
         names = {"cuda": "CUDA", "cudnn": "cuDNN"}
         raise UsageError(
             f"{names.get(one.name, one.name)} {choice.value} (from {choice.origin}) is not in the "
             "catalogue",
-            hint=catalog.known(known, choice.value),
+            hint=catalog.known(versions, choice.value),
         )
-    return choice._replace(value=found)
+    return choice._replace(value=version)
 
 
 def _text(choice: Choice | None) -> str | None:
@@ -294,12 +296,12 @@ class Judgement:
 
     def advised(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
-        found = [*self.offer, *advise(self.stack, self.rules, self.options)]
+        reasons = [*self.offer, *advise(self.stack, self.rules, self.options)]
         # Where one error stays whatever is changed, doing away with another is of no use.
-        hopeless = any(reason.severity == "error" and not reason.nearest for reason in found)
+        hopeless = any(reason.severity == "error" and not reason.nearest for reason in reasons)
         if hopeless:
-            return [replace(reason, nearest=None) for reason in found]
-        return found
+            return [replace(reason, nearest=None) for reason in reasons]
+        return reasons
 
     def alternatives(self) -> list[str]:
         """The nearest builds that can be planned, each as it is typed; the best first."""
@@ -348,15 +350,15 @@ def judgement(candidate: Candidate) -> Judgement:
     # place.
     elsewhere = [
         f"{name} {candidate.value(name)} (from {candidate.chosen[name].origin})"
-        for name, given in selectors.options.items()
-        if not given[1].startswith("--") and candidate.chosen[name].origin == given[1]
+        for name, explicit in selectors.options.items()
+        if not explicit[1].startswith("--") and candidate.chosen[name].origin == explicit[1]
     ]
-    what = (
+    title = (
         f"{selectors.package} for "
         f"{selectors.variant}{' with ' if elsewhere else ''}{', '.join(elsewhere)}"
     )
     return Judgement(
-        what, candidate.channel.name, stack, offer, check(stack), tuple(selectors.options)
+        title, candidate.channel.name, stack, offer, check(stack), tuple(selectors.options)
     )
 
 
@@ -391,16 +393,16 @@ def _turned_off(candidate: Candidate) -> Iterator[Reason]:
     """
     recipe = candidate.recipe
     platform = candidate.selectors.platform
-    own = (
+    variables = (
         recipe.env
         | recipe.env_platform.get(platform, {})
         | (recipe.env_cuda if candidate.stack.cuda else {})
     )
-    own |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
+    variables |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
     for name in sorted(candidate.stack.switches):
         against = list(feature_works(candidate.stack, feature := catalog.switches()[name]))
         doubt = any(reason.severity == "warning" for reason in against)
-        if not candidate.pins.switches.get(name, own.get(name) != "0" and not doubt):
+        if not candidate.pins.switches.get(name, variables.get(name) != "0" and not doubt):
             why = recipe.without.get(feature) or next((reason.text for reason in against), None)
             text = f"{name} is off where channel {candidate.channel.name} builds {recipe.package}"
             text += f": {why}" if why else ""
@@ -438,10 +440,12 @@ def _no_source(recipe: Recipe, torch: str | None) -> list[Reason]:
         or commit_of(recipe.source, release)
     ):
         return []
-    known = [
-        name for name, other in catalog.torch_releases().items() if commit_of(recipe.source, other)
+    releases = [
+        name
+        for name, other_release in catalog.torch_releases().items()
+        if commit_of(recipe.source, other_release)
     ]
     text = f"the commit of {recipe.package} for torch {torch} is not in the catalogue"
     return [
-        Reason("source", text, f"known for torch {', '.join(known)}", "farm/catalog/torch.yaml")
+        Reason("source", text, f"known for torch {', '.join(releases)}", "farm/catalog/torch.yaml")
     ]

@@ -176,8 +176,8 @@ class Card(Model):
         # A name that the catalogue does not know contradicts nothing.
         chips = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(self.name)}
         if chips and self.sm not in chips:
-            what = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}
-            raise PydanticCustomError("sm", "{name} is {chips}, not {sm}", what)
+            details = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}
+            raise PydanticCustomError("sm", "{name} is {chips}, not {sm}", details)
         return self
 
 

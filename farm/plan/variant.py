@@ -15,8 +15,8 @@ SPECIAL_GPUS = ("cpu", "mps")
 
 def gpu_words() -> tuple[str, ...]:
     """Every word that may stand for the GPU: `cpu`, `mps`, an SM, or a named set of SMs."""
-    known = catalog.architectures()
-    return (*SPECIAL_GPUS, *known.architectures, *known.sets)
+    architectures = catalog.architectures()
+    return (*SPECIAL_GPUS, *architectures.architectures, *architectures.sets)
 
 
 def cpu_words() -> tuple[str, ...]:
@@ -53,10 +53,10 @@ class Variant:
             _refuse_python(parts[2])
         choices = list[list[str]]()
         problems = list[str]()
-        for part, (axis, known) in zip(parts, axes, strict=True):
+        for part, (axis, choices_known) in zip(parts, axes, strict=True):
             if choices == [["mps"]]:
                 choices.append(["arm64"])  # the one CPU level beside Apple's GPUs
-            elif part in known:
+            elif part in choices_known:
                 choices.append([part])
             elif axis == "GPU" and card is not None:
                 problems.append(card[0])
@@ -65,18 +65,20 @@ class Variant:
                 # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to
                 # sm86.
                 lower = part.lower()
-                exact = [lower] if lower in known else _as_others_write(lower)
-                problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
-                choices.append(exact or _same_kind(lower, known) or nearest(lower, known))
+                exact = [lower] if lower in choices_known else _as_others_write(lower)
+                problems.append(f"{axis} {part!r} (known: {', '.join(choices_known)})")
+                choices.append(
+                    exact or _same_kind(lower, choices_known) or nearest(lower, choices_known)
+                )
         if problems:
-            listed = ", ".join(
+            suggestions = ", ".join(
                 [f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3]
             )
-            if listed:
+            if suggestions:
                 if card:
-                    hint = f"did you mean {listed}?"
+                    hint = f"did you mean {suggestions}?"
                 else:
-                    hint = f"nearest: {listed}"
+                    hint = f"nearest: {suggestions}"
             else:
                 hint = None
             raise UsageError(f"unknown variant {name!r}: {'; '.join(problems)}", hint=hint)
@@ -162,28 +164,28 @@ def _card(word: str) -> tuple[str, list[str]] | None:
     """
     from farm.catalog import gpus  # noqa: PLC0415 hundreds of names, which only a wrong word needs
 
-    known = gpus.gpus()
+    catalogue = gpus.gpus()
     sm = sm_word(word)
-    if gone := known.too_old.get(sm):
-        return f"GPU {word!r} ({gone.name}): {gone.why}", []
+    if old_chip := catalogue.too_old.get(sm):
+        return f"GPU {word!r} ({old_chip.name}): {old_chip.why}", []
     if sm in gpu_words():
         return f"GPU {word!r}: variants write it {sm}", [sm]
-    found = gpus.find(word)
-    if not found:
+    matches = gpus.find(word)
+    if not matches:
         company = gpus.maker(word)
         if company is None:
             return None
-        ours = "mps" if company == "Apple" else "cpu"
+        variants = "mps" if company == "Apple" else "cpu"
         return (
-            f"GPU {word!r}: a card of {company} runs no CUDA; its variants are those of {ours}",
-            [ours],
+            f"GPU {word!r}: a card of {company} runs no CUDA; its variants are those of {variants}",
+            [variants],
         )
-    sms = sorted({known.renamed.get(card.sm, card.sm) for card in found}, key=sm_number)
+    sms = sorted({catalogue.renamed.get(card.sm, card.sm) for card in matches}, key=sm_number)
     words = [sm for sm in sms if sm in gpu_words()]
-    names = " or ".join(dict.fromkeys(card.name for card in found))
+    names = " or ".join(dict.fromkeys(card.name for card in matches))
     if not words:
         return (
-            f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {known.too_old[sms[-1]].why}",
+            f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {catalogue.too_old[sms[-1]].why}",
             [],
         )
     if len(sms) > 1:

@@ -165,9 +165,9 @@ class Request:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read a request; another version of the farm may have written more fields, or fewer."""
-        known = {field.name for field in fields(cls)}
-        held = json.loads(text)
-        return cls(**{name: value for name, value in held.items() if name in known})
+        field_names = {field.name for field in fields(cls)}
+        values = json.loads(text)
+        return cls(**{name: value for name, value in values.items() if name in field_names})
 
     @property
     def publishes(self) -> bool:
@@ -331,12 +331,12 @@ def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str 
     path = path.resolve()
     best = -1
     kind = ""
-    for _, place, named, *_ in (line.split() for line in lines):
+    for _, place, fs_type, *_ in (line.split() for line in lines):
         # As the kernel writes a space in a path.
         folder = Path(place.replace("\\040", " "))
         if path.is_relative_to(folder) and len(folder.parts) >= best:
             best = len(folder.parts)
-            kind = named
+            kind = fs_type
     return kind if kind in NETWORK else None
 
 
@@ -385,12 +385,12 @@ class Journal:
             where = str(self.path)
         # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads
         # share the connection: `_lock` keeps them apart.
-        found = sqlite3.connect(
+        connection = sqlite3.connect(
             where, uri=still, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
-        found.row_factory = sqlite3.Row
-        found.create_function("unpacked", 1, unpacked, deterministic=True)
-        return found
+        connection.row_factory = sqlite3.Row
+        connection.create_function("unpacked", 1, unpacked, deterministic=True)
+        return connection
 
     def _open(self) -> None:
         # Look before writing anything: a database of another program must stay as it is.
@@ -756,7 +756,11 @@ class Journal:
             if self._exact(run_id).finished is not None:
                 return False
             # A run that has ended has no open attempt: else it would be shown as running for ever.
-            for attempt in [each for each in self._attempts(run_id) if each.state not in FINAL]:
+            for attempt in [
+                attempt_row
+                for attempt_row in self._attempts(run_id)
+                if attempt_row.state not in FINAL
+            ]:
                 cancelled = exit_code == ExitCode.INTERRUPTED
                 why = "the run ended before this attempt's result was recorded"
                 self._move(
@@ -853,16 +857,18 @@ class Journal:
         more than one.
         """
         # A range, since the index on the id serves it: `substr(id, …) = ?` would read every run.
-        found = self._rows(
+        rows = self._rows(
             "SELECT * FROM runs WHERE id >= ? AND id < ? LIMIT 4", run_id, run_id + "\U0010ffff"
         )
-        if len(found) == 1:
-            return _run(found[0])
-        if found:
-            names = ", ".join(row["id"] for row in found[:3]) + (" ..." if len(found) > 3 else "")
+        if len(rows) == 1:
+            return _run(rows[0])
+        if rows:
+            names = ", ".join(row["id"] for row in rows[:3]) + (" ..." if len(rows) > 3 else "")
             raise UsageError(f"run id {run_id!r} is ambiguous: {names}", hint="give more of the id")
-        known = [row["id"] for row in self._rows("SELECT id FROM runs ORDER BY id DESC LIMIT 1000")]
-        near = difflib.get_close_matches(run_id, known, n=3) or known[:3]
+        newest_ids = [
+            row["id"] for row in self._rows("SELECT id FROM runs ORDER BY id DESC LIMIT 1000")
+        ]
+        near = difflib.get_close_matches(run_id, newest_ids, n=3) or newest_ids[:3]
         raise UsageError(
             f"no run {run_id!r} in {self.path}",
             hint=f"nearest: {', '.join(near)}"
@@ -893,11 +899,11 @@ class Journal:
         one that cannot.
         """
         query = "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NULL ORDER BY id DESC"
-        found = [run for row in self._rows(query, plan_digest) if accept(run := _run(row))]
+        runs = [run for row in self._rows(query, plan_digest) if accept(run := _run(row))]
         me = this_process()
         return next(
-            (run for run in found if run.owner == me or is_dead(run.owner)),
-            found[0] if found else None,
+            (run for run in runs if run.owner == me or is_dead(run.owner)),
+            runs[0] if runs else None,
         )
 
     def of_plan(self, plan_digest: str, limit: int = 20) -> tuple[Run, ...]:
@@ -1169,24 +1175,26 @@ class Progress:
         if self.rate is None:
             return text
         if self.minutes_left is None:
-            left = ""
+            remaining = ""
         else:
-            left = f", about {self.minutes_left:.0f} min left"
-        return f"{text}, {self.rate:.1f} a minute{left}"
+            remaining = f", about {self.minutes_left:.0f} min left"
+        return f"{text}, {self.rate:.1f} a minute{remaining}"
 
 
 def progress(events: Iterable[Event]) -> Progress | None:
     """The progress of the newest attempt that noted any; a total that changes begins a new
     count.
     """
-    noted = [event for event in events if event.kind == EventKind.PROGRESS]
-    if not noted:
+    events_of_progress = [event for event in events if event.kind == EventKind.PROGRESS]
+    if not events_of_progress:
         return None
-    last = noted[-1]
+    last = events_of_progress[-1]
     total = int(last.data["total"])
-    same = [e for e in noted if e.attempt_id == last.attempt_id and e.data["total"] == total][
-        -WINDOW:
-    ]
+    same = [
+        e
+        for e in events_of_progress
+        if e.attempt_id == last.attempt_id and e.data["total"] == total
+    ][-WINDOW:]
     seconds = (
         datetime.fromisoformat(last.time) - datetime.fromisoformat(same[0].time)
     ).total_seconds()
@@ -1197,5 +1205,5 @@ def progress(events: Iterable[Event]) -> Progress | None:
         rate = steps / seconds * 60
     else:
         rate = None
-    left = (total - int(last.data["done"])) / rate if rate else None
-    return Progress(int(last.data["done"]), total, rate, left)
+    minutes_left = (total - int(last.data["done"])) / rate if rate else None
+    return Progress(int(last.data["done"]), total, rate, minutes_left)

@@ -65,11 +65,14 @@ def without_dll(wheel: Path, folder: Path) -> Path:
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as new,
         ):
             for entry in (entry for entry in old.infolist() if entry.filename != DLL):
-                content = old.read(entry)
                 if entry.filename.endswith(".dist-info/RECORD"):
-                    lines = content.splitlines(keepends=True)
-                    content = b"".join(line for line in lines if not line.startswith(DLL.encode()))
-                new.writestr(entry, content)
+                    lines = old.read(entry).splitlines(keepends=True)
+                    kept = [line for line in lines if not line.startswith(DLL.encode())]
+                    new.writestr(entry, b"".join(kept))
+                    continue
+                # Piece by piece: the memory of this process would count as that of its children.
+                with old.open(entry) as source, new.open(entry, "w") as packed:
+                    shutil.copyfileobj(source, packed, 1 << 20)
         temporary.rename(target)
     return target
 

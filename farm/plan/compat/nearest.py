@@ -55,9 +55,9 @@ def _drivers(stack: Stack) -> list[str]:
         for card in cards
         for branch in (card.last_driver, card.first_driver, card.wanted_driver)
     }
-    known = {floor for floor in floors if floor} | {str(branch) for branch in last if branch}
+    drivers = {floor for floor in floors if floor} | {str(branch) for branch in last if branch}
     near = number(str(stack.driver))[0]
-    return sorted(known, key=lambda text: (abs(number(text)[0] - near), number(text)))
+    return sorted(drivers, key=lambda text: (abs(number(text)[0] - near), number(text)))
 
 
 def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
@@ -99,10 +99,10 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
     elif field == "switches":
         for name in sorted(stack.switches):
             yield "switches", stack.switches - {name}
-    elif field in (chosen := dict(stack.words)):
+    elif field in (words_chosen := dict(stack.words)):
         for word in OPTIONS[field].choices:
-            if word != chosen[field]:
-                yield "words", tuple((chosen | {field: word}).items())
+            if word != words_chosen[field]:
+                yield "words", tuple((words_chosen | {field: word}).items())
     elif getattr(stack, field, None) is not None:
         for value in _values(stack, field):
             yield field, value
@@ -112,19 +112,21 @@ def _values(stack: Stack, field: str) -> list[Any]:
     current = getattr(stack, field)
     products = catalog.msvc().products.values()
     by_number = partial(sorted, key=lambda value: abs(value - current))
-    known: dict[str, Callable[[], list[Any]]] = {
+    choices: dict[str, Callable[[], list[Any]]] = {
         "cuda": lambda: _by_distance(list(catalog.toolkits()), current),
         "torch": lambda: _by_distance(list(catalog.torch_releases()), current),
         "cudnn": lambda: _by_distance(list(catalog.cudnn_releases()), current),
         "numpy": lambda: catalog.pythons().numpy_choices,
         "driver": lambda: _drivers(stack),
         "msvc": lambda: by_number(
-            v for one in products for v in range(msc_ver(one.first), msc_ver(one.last) + 1)
+            v
+            for product in products
+            for v in range(msc_ver(product.first), msc_ver(product.last) + 1)
         ),
         "base": lambda: list(catalog.debian_releases()),
         "gcc": lambda: by_number(range(1, NEWEST_GCC + 1)),
     }
-    return known[field]()
+    return choices[field]()
 
 
 def _rules(found: list[Reason], *, warnings: bool) -> set[str]:
@@ -151,14 +153,14 @@ def nearest(
     tried: set[tuple[str, Stack]] = set()  # in the same way: what was of no use then is of none now
     for _ in range(MAX_CHANGES if reason.blocks else 1):
         best: tuple[tuple[int, ...], Stack] | None = None
-        further: list[tuple[Stack, tuple[str, ...]]] = []
+        next_level: list[tuple[Stack, tuple[str, ...]]] = []
         fields_ = (
             (start, f) for start, change in level for f in change if only is None or f in only
         )
         options = (
-            (f, replace(start, **{other[0]: other[1]}))
+            (f, replace(start, **{update[0]: update[1]}))
             for start, f in fields_
-            for other in _options(start, f)
+            for update in _options(start, f)
         )
         for field, changed in options:
             if (field, changed) in tried:
@@ -172,7 +174,7 @@ def nearest(
             new = [found for found in after if found.blocks and found.rule not in errors]
             # It trades one reason for another: worth a second change, from there.
             if new:
-                further.append((changed, new[0].change))
+                next_level.append((changed, new[0].change))
                 continue
             fresh = len(_rules(after, warnings=True) - warnings)
             if fresh and not reason.blocks:
@@ -189,7 +191,7 @@ def nearest(
                 best = (cost, changed)
         if best is not None:
             return best[1]
-        level = further
+        level = next_level
     return None
 
 
@@ -200,7 +202,7 @@ def difference(stack: Stack, other: Stack) -> str:
     `--cuda 12.8 --cudnn 9.7.1, numpy 1.26.4, without flash attention`
     """
     words = []
-    others = []
+    questions = []
     for field in fields(Stack):
         before = getattr(stack, field.name)
         after = getattr(other, field.name)
@@ -211,27 +213,27 @@ def difference(stack: Stack, other: Stack) -> str:
                 catalog.features()[catalog.switches()[name]].title
                 for name in sorted(before - after)
             )
-            others += [f"without {title}" for title in titles]
+            questions += [f"without {title}" for title in titles]
         elif field.name == "words":
             words += [f"--{name} {word}" for name, word in after if (name, word) not in before]
         elif field.name == "ptx":
             words.append("--ptx" if after else "--no-ptx")
         elif field.name == "msvc":
-            others.append(f"MSVC {toolset(after)}")
+            questions.append(f"MSVC {toolset(after)}")
         elif field.name in ("arch_list", "driver", "gcc", "numpy"):
-            others.append(f"{field.name.replace('_', ' ')} {after}")
+            questions.append(f"{field.name.replace('_', ' ')} {after}")
         else:
             words.append(f"--{field.name} {after}")
-    return ", ".join(filter(None, [" ".join(words), *others]))
+    return ", ".join(filter(None, [" ".join(words), *questions]))
 
 
 def advise(stack: Stack, found: list[Reason], keep: tuple[str, ...] = ()) -> list[Reason]:
     """The reasons with the nearest that would do away with each; `keep` as for `nearest`."""
     explained = []
     for reason in found:
-        other = nearest(stack, reason, found, keep=keep) if reason.change else None
+        solved = nearest(stack, reason, found, keep=keep) if reason.change else None
         explained.append(
-            replace(reason, nearest=difference(stack, other) or None) if other else reason
+            replace(reason, nearest=difference(stack, solved) or None) if solved else reason
         )
     return explained
 
@@ -242,20 +244,22 @@ def _better(
     """The stack after doing away with one error after the other, and the errors that are left."""
     errors: list[Reason] = []
     for _ in range(MAX_ROUNDS):
-        found = check(stack)
-        errors = [reason for reason in found if reason.blocks]
-        options = (nearest(stack, reason, found, only, keep) for reason in errors if reason.change)
+        reasons = check(stack)
+        errors = [reason for reason in reasons if reason.blocks]
+        options = (
+            nearest(stack, reason, reasons, only, keep) for reason in errors if reason.change
+        )
         # One reason at a time: doing away with it often does away with others.
-        if (other := next((other for other in options if other), None)) is None:
+        if (candidate := next((candidate for candidate in options if candidate), None)) is None:
             break
-        stack = other
+        stack = candidate
     return stack, errors
 
 
 def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
     """The nearest stack without any error; None: none was found."""
-    found, errors = _better(stack, None, keep)
-    return None if errors else found
+    solved, errors = _better(stack, None, keep)
+    return None if errors else solved
 
 
 def settle(stack: Stack, free: Collection[str]) -> Stack:

@@ -170,10 +170,10 @@ def wheels() -> tuple[Wheel, ...]:
     """Every wheel with CUDA: the newest release first, then the Python index's, then the newest
     CUDA.
     """
-    found = [
+    all_wheels = [
         _wheel(torch, row) for torch in catalog.torch_releases() for row in rows(torch) if row.cuda
     ]
-    found.sort(
+    all_wheels.sort(
         key=lambda wheel: (
             number(wheel.torch),
             wheel.index == "pypi",
@@ -182,7 +182,7 @@ def wheels() -> tuple[Wheel, ...]:
         ),
         reverse=True,
     )
-    return tuple(found)
+    return tuple(all_wheels)
 
 
 def rows(torch: str) -> list[OfficialWheel]:
@@ -213,16 +213,16 @@ def _wheel(torch: str, row: OfficialWheel) -> Wheel:
     system = row.platform.split("-")[0]
     release = catalog.torch_releases()[torch]
     # Several rows with one CUDA: the one with the fewest cards counts.
-    versions = [each.cudnn for each in release.official if each.cuda == cuda and each.cudnn]
-    known = {each.version: each.sm_min for each in catalog.cudnn_releases().values()}
-    floors = [known[version] for version in versions if version in known]
+    versions = [entry.cudnn for entry in release.official if entry.cuda == cuda and entry.cudnn]
+    sm_floors = {entry.version: entry.sm_min for entry in catalog.cudnn_releases().values()}
+    floors = [sm_floors[version] for version in versions if version in sm_floors]
     needed = catalog.cuda_majors()[cuda.split(".")[0]].driver(system)
     full, _ = catalog.full_driver(cuda, system)
     glibc = [
-        each.glibc
-        for each in catalog.official().glibc
-        if row.platform in each.platforms
-        if number(each.since) <= number(torch) and number(each.cuda) <= number(cuda)
+        entry.glibc
+        for entry in catalog.official().glibc
+        if row.platform in entry.platforms
+        if number(entry.since) <= number(torch) and number(entry.cuda) <= number(cuda)
     ]
     return Wheel(
         torch,
@@ -246,7 +246,7 @@ def facts() -> dict[str, Any]:
     cards = catalog.architectures()
     known_sms = [int(name[2:]) for name in (*cards.architectures, *gpus().too_old)]
     return {
-        "wheels": [asdict(each) for each in wheels()],
+        "wheels": [asdict(row) for row in wheels()],
         "index": PYTORCH_INDEX,
         "cards": {
             name[2:]: [card.first_driver, card.last_driver]
@@ -275,8 +275,7 @@ def facts() -> dict[str, Any]:
             if (end := end_of_support(sm := int(name[2:])))
         },
         "makers": [
-            each.model_dump() | {"source": makers().sources[each.source]}
-            for each in makers().makers
+            row.model_dump() | {"source": makers().sources[row.source]} for row in makers().makers
         ],
         **paste.facts(),
     }
@@ -317,17 +316,17 @@ def _no_such_wheel(question: Question) -> str:
         for wheel in wheels()
         if wheel.torch == question.torch and wheel.platform == place
     }
-    named = ", ".join(f"CUDA {cuda}" for cuda in sorted(cudas, key=number))
+    cudas_text = ", ".join(f"CUDA {cuda}" for cuda in sorted(cudas, key=number))
     return (
         f"the catalogue has no such wheel: on {place} torch {question.torch} came with "
-        f"{named or 'no CUDA'}"
+        f"{cudas_text or 'no CUDA'}"
     )
 
 
 def judge(wheel: Wheel, question: Question) -> Answer:
     """A wheel's use for the cards of a question."""
-    lost = tuple(sm for sm in question.sms if not has_code(wheel, sm))
-    served = [sm for sm in question.sms if sm not in lost]
+    without_code = tuple(sm for sm in question.sms if not has_code(wheel, sm))
+    served = [sm for sm in question.sms if sm not in without_code]
     cards = catalog.architectures().architectures
     drivers = {sm: cards[f"sm{sm}"] for sm in served if f"sm{sm}" in cards}
     needed = [
@@ -379,7 +378,9 @@ def judge(wheel: Wheel, question: Question) -> Answer:
         for sm in served
         if wheel.cudnn is not None and sm < wheel.cudnn
     )
-    return Answer(wheel, text, lost, problem, update, without, _caveats(wheel, served, question))
+    return Answer(
+        wheel, text, without_code, problem, update, without, _caveats(wheel, served, question)
+    )
 
 
 def _caveats(wheel: Wheel, served: list[int], question: Question) -> tuple[str, ...]:
@@ -456,19 +457,17 @@ def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
     CUDA.
     """
     dropped = [
-        each
-        for each in catalog.dropped()
-        if number(each.since) <= number(torch) and cuda in each.cuda
+        row for row in catalog.dropped() if number(row.since) <= number(torch) and cuda in row.cuda
     ]
     # Rows are in the order of releases: the last one that counts is the latest word.
-    return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)
+    return next((row for row in reversed(dropped) if row.sm_from <= sm < row.sm_below), None)
 
 
 def others(question: Question) -> list[Maker]:
     """Builds of other makers with code for all cards, the newest of each kind that the driver
     runs.
     """
-    found: dict[tuple[str, str], Maker] = {}
+    newest: dict[tuple[str, str], Maker] = {}
     system = question.platform.split("-")[0]
     cards = catalog.architectures().architectures
     for row in makers().makers:
@@ -490,8 +489,8 @@ def others(question: Question) -> list[Maker]:
         if last is not None and number(needed)[0] > last:
             continue
         if question.driver is None or reaches(question.driver, needed):
-            found.setdefault((row.maker, row.cuda.split(".")[0]), row)
-    return list(found.values())
+            newest.setdefault((row.maker, row.cuda.split(".")[0]), row)
+    return list(newest.values())
 
 
 def install(row: Maker, question: Question) -> str:

@@ -128,10 +128,10 @@ def parse_gcc(text: str) -> int:
 
 def effects(stack: Stack) -> dict[str, Word]:
     """The effect of each option of `words.yaml`: of its word, else of the platform."""
-    chosen = dict(stack.words)
+    words_chosen = dict(stack.words)
     return {
-        name: known.get(chosen.get(name, stack.platform), Word())
-        for name, known in catalog.words().items()
+        name: by_word.get(words_chosen.get(name, stack.platform), Word())
+        for name, by_word in catalog.words().items()
     }
 
 
@@ -161,12 +161,12 @@ def compiled(stack: Stack) -> list[int]:
     """The SMs that must be compiled for: the variant's, and a card's that no entry of the arch list
     runs on.
     """
-    listed = entries(stack)
+    arch_entries = entries(stack)
     # A card that was asked about needs code of its own only where nothing on the list serves it.
     extra = [
         sm
         for sm in targets(stack)
-        if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in listed)
+        if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in arch_entries)
     ]
     return sorted({*stack.variant.sms, *extra})
 
@@ -217,7 +217,7 @@ def names_of(torch: str | None) -> dict[str, list[str]]:
     """The architecture names that this PyTorch takes in an arch list, with the entries they stand
     for.
     """
-    found = {}
+    usable_names = {}
     for name, by_release in catalog.arch_list_grammar().names.items():
         # The last that counts: releases are in ascending order, and a name may mean more in a later
         # one.
@@ -227,8 +227,8 @@ def names_of(torch: str | None) -> dict[str, list[str]]:
             if torch is None or number(since) <= number(torch)
         ]
         if usable:
-            found[name] = usable[-1]
-    return found
+            usable_names[name] = usable[-1]
+    return usable_names
 
 
 def entries(stack: Stack) -> list[Entry]:
@@ -240,14 +240,14 @@ def entries(stack: Stack) -> list[Entry]:
 
 @lru_cache(maxsize=1 << 12)
 def _entries(text: str, torch: str | None) -> tuple[Entry, ...]:
-    known = names_of(torch)
-    found = []
+    names = names_of(torch)
+    parsed = []
     for word in words(text):
         plain = word.removesuffix("+PTX")
-        for item in known.get(plain, [plain]):
+        for item in names.get(plain, [plain]):
             match = _ENTRY.fullmatch(item)
             if match:
-                found.append(
+                parsed.append(
                     Entry(int(match[1]) * MAJOR + int(match[2]), match[3], word.endswith("+PTX"))
                 )
-    return tuple(found)
+    return tuple(parsed)

@@ -38,8 +38,8 @@ class Linux(Platform):
         return [*_gcc(recipe, stack), *recipe.apt]
 
     def opens(self, recipe: Recipe, stack: Stack) -> list[str]:
-        there = {"cuda": stack.cuda, "cudnn": stack.cudnn}
-        return [name for part, names in recipe.opens.items() if there[part] for name in names]
+        versions = {"cuda": stack.cuda, "cudnn": stack.cudnn}
+        return [name for part, names in recipe.opens.items() if versions[part] for name in names]
 
     def render(
         self, templates: Templates, plan: Plan, values: Mapping[str, Any]
@@ -118,9 +118,9 @@ def _manifest(plan: Plan, toolkit: ToolkitPlan, release: DebianRelease) -> dict[
             {"parts": [wheel | dict(provider.cudnn) for wheel in wheels]} if wheels else {}
         )
     if toolkit.provider == "wheels":
-        known = catalog.wheel_toolkits()[toolkit.cuda]
+        toolkits = catalog.wheel_toolkits()[toolkit.cuda]
         # All of each wheel's folder goes below the toolkit's prefix, as it is there.
-        folders = [f"{known.folder_in(str(wheel.package))}/**" for wheel in toolkit.wheels]
+        folders = [f"{toolkits.folder_in(str(wheel.package))}/**" for wheel in toolkit.wheels]
         prefix = provider.prefix.strip("/")
         return {
             "schema": 1,

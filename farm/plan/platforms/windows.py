@@ -122,21 +122,21 @@ def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
     """Version and sha256 of the newest `name` for a Python, before `below`. Raises
     NotBuildableError: none is.
     """
-    found = [
+    candidates = [
         (entry.version, digest)
         for entry in windows_tools().wheels
         if entry.name == name
         and (digest := entry.digest(python))
         and (below is None or Version(entry.version) < Version(below))
     ]
-    if not found:
+    if not candidates:
         limit = f" below {below}" if below else ""
         pinned = sorted(
             {
-                other
+                alternative
                 for entry in windows_tools().wheels
                 if entry.name == name
-                for other in entry.by_python
+                for alternative in entry.by_python
             }
         )
         raise NotBuildableError(
@@ -144,7 +144,7 @@ def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
             hint=f"it has one for {', '.join(pinned)}; others go into "
             "farm/plan/platforms/windows.yaml, with sha256",
         )
-    return max(found, key=lambda pair: Version(pair[0]))
+    return max(candidates, key=lambda pair: Version(pair[0]))
 
 
 ROOT = "C:/farm"
@@ -246,8 +246,8 @@ def _toolkit_folders(toolkit: ToolkitPlan | None) -> list[str]:
     """The folders of NVIDIA's wheels that make up the toolkit, as cmd writes them."""
     if toolkit is None or not toolkit.wheels:
         return []
-    known = catalog.wheel_toolkits()[toolkit.cuda]
-    folders = (known.folder_in(str(wheel.package)) for wheel in toolkit.wheels)
+    layout = catalog.wheel_toolkits()[toolkit.cuda]
+    folders = (layout.folder_in(str(wheel.package)) for wheel in toolkit.wheels)
     return [folder.replace("/", "\\") for folder in dict.fromkeys(folders)]
 
 
@@ -262,7 +262,7 @@ def _values(plan: Plan, windows: WindowsPlan, files: Files) -> dict[str, Any]:
     hosts = sorted(
         ((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True
     )
-    titles = {name: one.title for name, one in catalog.features().items()}
+    titles = {name: feature.title for name, feature in catalog.features().items()}
     return {
         "disk_gb": recipe(plan.recipe).disk_gb,
         "cpu_minutes": round(tools.cpu_hours.get(plan.package, 0) * 60),
@@ -372,7 +372,7 @@ class Windows(Platform):
         """Compiler, tools and Python packages. Raises UsageError: a package is not pinned for the
         variant's Python.
         """
-        known = windows_tools()
+        pinned = windows_tools()
         python = stack.variant.python
         name, product = visual_studio(stack)
         words = [word.windows for word in effects(stack).values()]
@@ -380,26 +380,26 @@ class Windows(Platform):
         if stack.cudnn and stack.cudnn.startswith("8."):
             tools.append("zlib")  # it loads zlibwapi.dll by name
         wheels = [
-            *known.frontend,
+            *pinned.frontend,
             *recipe.wheels,
             *(package for word in words for package in word.wheels),
         ]
         if python in ("py39", "py310"):
-            wheels += known.frontend_before_311
+            wheels += pinned.frontend_before_311
         release = catalog.torch_releases().get(stack.torch or "")
         pins = []
         for entry in sorted(set(wheels)):
             if release and entry == "numpy":
-                below = numpy_end(release, stack.variant.cpu)
+                numpy_below = numpy_end(release, stack.variant.cpu)
             else:
-                below = None
-            version, digest = wheel(entry, python, below)
+                numpy_below = None
+            version, digest = wheel(entry, python, numpy_below)
             pins.append(WheelPin(name=entry, version=version, sha256=digest))
         return WindowsPlan(
             visual_studio=name,
             toolset=product.toolset,
             openmp=next((word.openmp for word in words if word.openmp), "vcomp"),
-            tools=[ToolPin(name=tool, **dict(known.tools[tool])) for tool in tools],
+            tools=[ToolPin(name=tool, **dict(pinned.tools[tool])) for tool in tools],
             wheels=pins,
         )
 
@@ -414,21 +414,21 @@ class Windows(Platform):
         ]
         windows = plan.windows
         if windows:
-            found = [
+            texts = [
                 (
                     f"Visual Studio {windows.visual_studio}: the machine's own {windows.toolset}.*, "
                     "whichever it is"
                 )
             ]
         else:
-            found = []
+            texts = []
         if tags:
-            found.append(
+            texts.append(
                 f"container.cmd: the base image ({', '.join(tags)}), renewed each month; "
                 "FARM_BASE pins it"
             )
         return [
-            *found,
+            *texts,
             "container.cmd: Visual Studio's packages of the day; a VisualStudio.chman pins them",
         ]
 
@@ -458,9 +458,9 @@ class Windows(Platform):
         image |= {f"scripts/{name}": made(name) for name in IMAGE_TEMPLATES}
         image |= {f"scripts/{name}": text for name, text in common.items()}
         # Before image.cmd is made, which holds the digest itself.
-        whole = json.dumps(image, sort_keys=True)
+        image_text = json.dumps(image, sort_keys=True)
         filled["image_digest"] = hashlib.sha256(
-            whole.encode()
+            image_text.encode()
         ).hexdigest()  # of all that image.cmd builds from
         image["image.cmd"] = made("image.cmd")
         job = common | {name: made(name) for name in JOB_TEMPLATES}

@@ -137,3 +137,14 @@ def test_check_names_a_page_that_offers_what_was_withdrawn(site, capsys):
     assert run("index", "check") == 1
     assert run("index", "reconcile") == 0
     assert run("index", "check") == 0
+
+
+def test_the_pages_of_a_copy_keep_the_addresses_of_the_index(site, tmp_path, capsys):
+    run, index = site
+    target = tmp_path / "copy"
+    assert run("index", "copy", "--to", str(target)) == 0
+    assert run("index", "check", "--index", str(target)) == 0
+    assert run("index", "reconcile", "--index", str(target)) == 0
+    assert "this is not the index of ci/farm.yaml" in capsys.readouterr().err
+    page = "project/canary.html"
+    assert (target / page).read_bytes() == (index / page).read_bytes()

@@ -207,12 +207,23 @@ def test_a_secret_reaches_the_step_that_signs_alone(workflow):
 
 def test_the_starter_has_limits_fences_and_no_rights(starter):
     assert (starter.data["permissions"], starter.data["concurrency"]["group"]) == ({}, "wheels")
-    for job in starter.jobs.values():
+    more = {"plan": {"actions": "read"}, "publish": {"id-token": "write"}}
+    for name, job in starter.jobs.items():
         assert job["timeout-minutes"] <= 360
-        assert job["permissions"] == {"contents": "read"}
-    (script,) = [step["run"] for _, step in starter.steps() if "farm submit" in step.get("run", "")]
-    assert 0 < script.index('echo "::stop-commands::$fence"') < script.index("farm submit")
-    assert starter.text.count("pipx install") == 3 == starter.text.count('pipx install "$FARM"')
+        assert job["permissions"] == {"contents": "read"} | more.get(name, {})
+    for command in ("farm submit", "farm publish", "farm smoke"):
+        (script,) = [step["run"] for _, step in starter.steps() if command in step.get("run", "")]
+        assert 0 < script.index('echo "::stop-commands::$fence"') < script.index(command)
+    installs = starter.text.count('pipx install "$FARM"')
+    assert starter.text.count("pipx install") == len(starter.jobs) == installs
+
+
+def test_a_job_of_the_starter_that_runs_what_was_built_has_no_credentials(starter):
+    for name in ("build", "smoke"):
+        assert "id-token" not in starter.jobs[name]["permissions"]
+        assert "credentials" not in json.dumps(
+            [step.get("uses", "") for step in starter.jobs[name]["steps"]]
+        )
 
 
 def installed(folder, monkeypatch, record):
@@ -393,49 +404,79 @@ def test_the_matrix_of_a_channel(shell):
     ]
 
 
-@pytest.mark.parametrize(("lost", "code"), [(None, 0), ("matrix.yaml", 2)])
-def test_the_starter_workflow_stops_where_there_is_no_matrix(tmp_path, lost, code):
-    """GitHub's default shell is `bash -e`: what fails inside of echo's quotes does not end the
-    step.
-    """
-    shutil.copytree(EXAMPLE / "ci", tmp_path / "ci")
-    shutil.copytree(EXAMPLE / "recipes", tmp_path / "recipes")
-    if lost:
-        (tmp_path / "ci" / lost).write_text("channels: [\n")
-    steps = Workflow(EXAMPLE / ".github/workflows/wheels.yml").jobs["plan"]["steps"]
-    script = next(step["run"] for step in steps if step.get("id") == "matrix")
-    outputs = tmp_path / "outputs"
-    env = {"PATH": f"{BIN}:/usr/bin:/bin", "GITHUB_OUTPUT": str(outputs)}
-    done = subprocess.run(
-        ["bash", "-e", "-c", script], cwd=tmp_path, env=env, capture_output=True, check=False
+def step_of_the_starter(job, name):
+    steps = Workflow(EXAMPLE / ".github/workflows/wheels.yml").jobs[job]["steps"]
+    (script,) = [step["run"] for step in steps if step.get("name") == name]
+    return script
+
+
+def carry_out_step(script, folder, **env):
+    """GitHub's default shell is `bash -e`."""
+    environment = {"PATH": f"{BIN}:/usr/bin:/bin", "PACKAGE": "*", "VARIANT": "*", **env}
+    return subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+
+@pytest.fixture
+def started(tmp_path):
+    """A project that `farm init` wrote."""
+    for part in ("ci", "recipes"):
+        shutil.copytree(EXAMPLE / part, tmp_path / part)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("lost", "code"), [(None, 0), ("matrix.yaml", 2)])
+def test_the_starter_workflow_stops_where_there_is_no_matrix(started, lost, code):
+    """What fails inside of echo's quotes does not end the step."""
+    if lost:
+        (started / "ci" / lost).write_text("channels: [\n")
+    outputs = started / "outputs"
+    script = step_of_the_starter("plan", "List the builds")
+    done = carry_out_step(script, started, GITHUB_OUTPUT=str(outputs))
     assert (done.returncode, outputs.exists()) == (code, code == 0), done.stderr
     if code == 0:
         (line,) = outputs.read_text().splitlines()
         assert {build["package"] for build in json.loads(line.removeprefix("builds="))} == {"hello"}
 
 
-def test_the_starter_workflow_joins_the_indexes_of_its_jobs(tmp_path):
-    names = [f"hello-{number}.0-py3-none-any.whl" for number in (1, 2)]
-    for name in names:
-        publish_wheel(
-            open_store(str(tmp_path / f"indexes/index {name}")),
-            build_wheel(tmp_path / "made", name),
-        )
-    shutil.copytree(EXAMPLE / "ci", tmp_path / "ci")
-    steps = Workflow(EXAMPLE / ".github/workflows/wheels.yml").jobs["join"]["steps"]
-    (script,) = [step["run"] for step in steps if "farm publish" in step.get("run", "")]
-    for _ in range(2):
-        done = subprocess.run(
-            ["bash", "-e", "-c", script],
-            cwd=tmp_path,
-            env={"PATH": f"{BIN}:/usr/bin:/bin"},
-            check=False,
-        )
-        assert done.returncode == 0
-    joined = tmp_path / "artifacts/index"
-    assert sorted(path.name for path in joined.glob("whl/files/*.whl")) == names
-    assert "hello" in (joined / "index.html").read_text()
+def test_the_starter_workflow_never_has_more_jobs_than_github_runs(started):
+    names = ["hello", *(f"hello{number}" for number in range(20))]
+    text = (started / "recipes/hello/recipe.yaml").read_text()
+    for name in names[1:]:
+        shutil.copytree(started / "recipes/hello", started / "recipes" / name)
+        recipe = re.sub(r"(?m)^package: hello$", f"package: {name}", text)
+        (started / "recipes" / name / "recipe.yaml").write_text(recipe)
+    matrix = started / "ci/matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("[hello]", f"[{', '.join(names)}]"))
+    assert len(list(load_matrix(started).builds("mine"))) > 256
+    outputs = started / "outputs"
+    script = step_of_the_starter("plan", "List the builds").replace("--missing ", "")
+    done = carry_out_step(script, started, GITHUB_OUTPUT=str(outputs))
+    assert done.returncode == 0, done.stderr
+    assert "the first 256 of" in done.stderr
+    assert len(json.loads(outputs.read_text().removeprefix("builds="))) == 256
+
+
+def test_the_starter_workflow_publishes_what_is_good_and_fails_for_the_rest(started):
+    """Two are no wheels: what the index had stays, its pages are written, and the job fails."""
+    made = build_wheel(started / "made", "hello-2.0-py3-none-any.whl")
+    publish_wheel(open_store(str(started / "artifacts/index")), made)
+    for name in ("hello-python311-cpu-avx", "hello-python311-cpu-avx2"):
+        folder = started / f"wheels/wheel {name}"
+        folder.mkdir(parents=True)
+        (folder / "inputs.json").write_text("{}")
+        (folder / "hello-0.1.0-py3-none-any.whl").write_bytes(b"no zip")
+    done = carry_out_step(step_of_the_starter("publish", "Verify and publish"), started)
+    assert done.returncode not in (0, 1), done.stderr
+    assert done.stderr.count("does not hold what its name promises") == 2
+    assert "hello" in (started / "artifacts/index/index.html").read_text()
+    assert (started / "artifacts/index/index.html").exists()
 
 
 def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys):

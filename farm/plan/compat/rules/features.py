@@ -69,12 +69,12 @@ def _on_the_machine(stack: Stack, feature: Feature, rule: str, part: str) -> Ite
             ground(feature, "gpu"),
             change=("switches",),
         )
-    chosen = dict(stack.words)
+    words_chosen = dict(stack.words)
     for option, word in feature.words.items():
-        if chosen.get(option) != word:
+        if words_chosen.get(option) != word:
             yield because(
                 rule,
-                f"{option.upper()} is {chosen.get(option)}",
+                f"{option.upper()} is {words_chosen.get(option)}",
                 f"{part}: --{option} {word}",
                 ground(feature, "words"),
             )

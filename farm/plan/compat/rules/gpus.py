@@ -201,8 +201,8 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     """PTX in the arch list can be compiled by the driver of the cards."""
     toolkit = catalog.toolkits().get(stack.cuda or "")
     driver = _jit_driver(stack)
-    listed = entries(stack)
-    has_ptx = any(entry.ptx for entry in listed)
+    arch_entries = entries(stack)
+    has_ptx = any(entry.ptx for entry in arch_entries)
     if toolkit is None or stack.cuda is None or driver is None or not has_ptx:
         return
     # Compiling PTX needs the driver of that very CUDA: minor-version compatibility does not cover
@@ -211,18 +211,20 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     if full is None or reaches(driver, full):
         return
     # Cards that have SASS in the list run that; for the others the PTX is all that there is.
-    lost = [sm for sm in targets(stack) if not any(entry.runs_on(sm) for entry in listed)]
+    without_sass = [
+        sm for sm in targets(stack) if not any(entry.runs_on(sm) for entry in arch_entries)
+    ]
     effect = "only the SASS of the list runs, the PTX is dead weight"
     reason = because(
         "ptx-driver",
         f"driver {driver} cannot compile the PTX of {arch_list(stack)!r} from CUDA {stack.cuda}: "
-        + (f"{sm_name(lost[0])} gets nothing to run" if lost else effect),
+        + (f"{sm_name(without_sass[0])} gets nothing to run" if without_sass else effect),
         f"PTX of CUDA {toolkit.release} needs driver {full} or newer (else error 222)",
         Ground(catalog.cuda_majors_source(), doubt),
         severity="warning",
         change=("ptx", "arch_list", "cuda", "driver"),
     )
-    if lost:
+    if without_sass:
         yield reason.with_severity("error")
     elif stack.arch_list is None:  # no one wrote the PTX: it comes with the channel
         yield reason.with_severity("note")

@@ -101,14 +101,14 @@ def upstream_left_gpu_behind(stack: Stack) -> Iterator[Reason]:
     # Where upstream has no wheels with this CUDA, there are none that leave a card behind.
     if stack.cuda not in release.official_cudas(stack.platform):
         return
-    left = official.left_behind(stack.torch, stack.cuda, lowest)
-    if left is not None and facts(stack.platform).cuda:
+    announcement = official.left_behind(stack.torch, stack.cuda, lowest)
+    if announcement is not None and facts(stack.platform).cuda:
         yield because(
             "torch-official-gpu",
             f"upstream's own wheels of torch {stack.torch} with CUDA {stack.cuda} leave "
             f"{sm_name(lowest)} behind",
-            left.text,
-            left.source,
+            announcement.text,
+            announcement.source,
             severity="warning",
         )
 

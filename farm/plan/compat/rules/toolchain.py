@@ -374,14 +374,16 @@ def _standalone_python_has_wheels(
     missing = [name for name in packages if standalone_wheel(stack, name) is None]
     if not missing:
         return
-    others = [
-        other for other in PYTHONS if all(standalone_wheel(stack, name, other) for name in missing)
+    able = [
+        candidate
+        for candidate in PYTHONS
+        if all(standalone_wheel(stack, name, candidate) for name in missing)
     ]
     # Refreshing pins what the index has for each of these: what is missing for one, it does not
     # have.
     why = f"{base.suite} has {base.python}: a standalone {python} needs wheels"
-    if others:
-        why = f"its project publishes wheels for {', '.join(others)}, none for {python}"
+    if able:
+        why = f"its project publishes wheels for {', '.join(able)}, none for {python}"
     yield because(
         "python-packages",
         f"no wheel of {', '.join(missing)} for {python} is pinned, which the build of "
