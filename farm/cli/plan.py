@@ -88,6 +88,7 @@ def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanRe
             *_same_without_a_gpu(plan),
             *_cost(plan),
             *_done_here(project, settings, plan),
+            *_on_slurm(settings, plan),
             *tests,
             *warnings,
             *_tested_instead(project, plan, evidence),
@@ -256,6 +257,15 @@ def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
         return []
     with open_journal(project, settings) as journal:
         return list(rows(journal, plan.digest, plan.package))
+
+
+def _on_slurm(settings: Settings, plan: Plan) -> Iterator[Line]:
+    """The time of a job on the project's cluster, where ci/farm.yaml allows less than the recipe."""
+    slurm = settings.slurm
+    if slurm and slurm.minutes and slurm.minutes < plan.timeout_minutes:
+        text = f"a job gets {slurm.minutes} of the recipe's {plan.timeout_minutes} minutes "
+        text += "(slurm.minutes): a build that takes longer goes on in another job"
+        yield "on Slurm", text
 
 
 def _choices(plan: Plan) -> list[Row]:

@@ -269,6 +269,11 @@ def _notes(
             f"CUDA was found under {folder} alone, which the build's own files do not name: the "
             "recipe is for the CPU"
         )
+    if "-march=native" in kind.build_text + kind.build_scripts:
+        yield (
+            "the build compiles for the CPU of the machine (-march=native), which verify refuses: "
+            "its own switch against it in env, or a patch"
+        )
     if unknown:
         yield (
             f"the build may ask for {', '.join(unknown)}: where the first submit misses one, add "

@@ -178,8 +178,8 @@ class GithubApi:
 
     def run(self, run_id: int) -> Run | None:
         """A run; None if there is none."""
-        found = self._get(f"{self._actions}/runs/{run_id}", absent=True)
-        return _read(Run, found[0]) if found else None
+        answer = self._get(f"{self._actions}/runs/{run_id}", absent=True)
+        return _read(Run, answer[0]) if answer else None
 
     def dispatched_runs(self, workflow: str, since: datetime) -> list[Run]:
         """The runs of a workflow that were dispatched since a time, the newest first."""
@@ -202,8 +202,8 @@ class GithubApi:
 
     def setting(self, path: str) -> dict[str, Any] | None:
         """A setting of the repository, such as `/actions/permissions`; None if there is none."""
-        found = self._get(f"{self._repo}{path}", absent=True)
-        return _object(found[0]) if found else None
+        answer = self._get(f"{self._repo}{path}", absent=True)
+        return _object(answer[0]) if answer else None
 
     def deployment_rules(self, environment: str) -> list[DeploymentRule]:
         """Which branches and tags an environment with a policy of its own takes."""
@@ -247,7 +247,7 @@ class GithubApi:
     # -- how --
 
     def _list(self, path: str, key: str, model: type[M]) -> list[M]:
-        found: list[M] = []
+        entries: list[M] = []
         following: str | None = path
         for _ in range(MAX_PAGES):
             if following is None:
@@ -256,20 +256,20 @@ class GithubApi:
             assert got is not None
             body, following = got
             try:
-                found += TypeAdapter(list[model]).validate_python(_object(body)[key])  # type: ignore[valid-type]
+                entries += TypeAdapter(list[model]).validate_python(_object(body)[key])  # type: ignore[valid-type]
             except (ValidationError, KeyError) as error:
                 raise _unexpected(error) from error
-        return found
+        return entries
 
     def _get(self, path: str, *, absent: bool = False) -> tuple[bytes, str | None] | None:
         """The body, and the path of the next page. An unchanged answer (304) costs nothing of the
         rate limit.
         """
         with self._turn:
-            known = self._known.get(path)
-            answer = self._get_again(path, {"If-None-Match": known[0]} if known else {})
-            if answer.status_code == 304 and known:
-                return known[1], known[2]
+            cached = self._known.get(path)
+            answer = self._get_again(path, {"If-None-Match": cached[0]} if cached else {})
+            if answer.status_code == 304 and cached:
+                return cached[1], cached[2]
             if answer.status_code == 404 and absent:
                 return None
             self._check(answer)
@@ -652,14 +652,14 @@ class GithubEngine:
         hours = (self._api.now() - waiting.created_at) / timedelta(hours=1)
         since = f"; queued for {hours:.1f} of the 24 hours that GitHub allows"
         try:
-            listed = self._api.runners()
+            runners = self._api.runners()
         except UsageError as error:  # the token may dispatch, but not list runners
             return (
                 "queued at GitHub; why is not known, since the runners cannot be listed "
                 f"({error}){since}"
             )
-        not_now = self._no_runner(waiting.labels, listed)
-        carrying = _carrying(listed, waiting.labels)
+        not_now = self._no_runner(waiting.labels, runners)
+        carrying = _carrying(runners, waiting.labels)
         busy = ", ".join(
             runner.name for runner in carrying if runner.status == "online" and runner.busy
         )
@@ -739,11 +739,11 @@ class GithubEngine:
                 yield f"{plain(job.name)}: {error}\n".encode()
 
     def _bounded_log(self, job: RunJob) -> Iterator[bytes]:
-        left = MAX_LOG
+        bytes_left = MAX_LOG
         for piece in self._api.log(job.id):
-            yield piece[:left]
-            left -= len(piece)
-            if left <= 0:
+            yield piece[:bytes_left]
+            bytes_left -= len(piece)
+            if bytes_left <= 0:
                 yield b"\n[the log is longer than the farm takes]\n"
                 return
 
@@ -767,12 +767,12 @@ class GithubEngine:
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         run = self._run(handle)
         if run:
-            found = [a for a in self._api.artifacts(run.id) if a.name == OUTPUT]
+            artifacts = [a for a in self._api.artifacts(run.id) if a.name == OUTPUT]
         else:
-            found = []
-        if not found:
+            artifacts = []
+        if not artifacts:
             raise InfrastructureError(f"run {handle} has left no artifact {OUTPUT}")
-        newest = max(found, key=lambda artifact: artifact.id)
+        newest = max(artifacts, key=lambda artifact: artifact.id)
         if newest.expired:
             raise InfrastructureError(
                 f"the artifact of run {handle} has expired", hint="submit it again"
@@ -811,9 +811,11 @@ class GithubEngine:
 
 
 def _carrying(runners: list[Listed], labels: Sequence[str]) -> list[Listed]:
-    wanted = {label.lower() for label in labels}
+    needed_labels = {label.lower() for label in labels}
     return [
-        runner for runner in runners if wanted <= {label.name.lower() for label in runner.labels}
+        runner
+        for runner in runners
+        if needed_labels <= {label.name.lower() for label in runner.labels}
     ]
 
 
@@ -845,17 +847,17 @@ def missing_settings(api: GithubApi) -> list[str]:
     """Settings that GitHub lacks, each with the place to set it; UsageError: the token may not read
     them.
     """
-    found = []
+    missing = []
     repository = api.setting("") or {}
     public = repository.get("visibility", "public") == "public"
     if public and (api.setting(APPROVAL) or {}).get("approval_policy") != EVERYBODY:
-        found.append(
+        missing.append(
             "a pull request of a stranger can run on the self-hosted runners: Settings, Actions, "
             "General, "
             "'Require approval for all external contributors'"
         )
     if not (api.setting("/actions/permissions") or {}).get("sha_pinning_required"):
-        found.append(
+        missing.append(
             "actions run that are not pinned: Settings, Actions, General, 'Require actions to be "
             "pinned to a "
             "full-length commit SHA'"
@@ -866,18 +868,18 @@ def missing_settings(api: GithubApi) -> list[str]:
     else:
         policy = None
     if environment is None:
-        found.append(
+        missing.append(
             f"there is no environment {RELEASE}: Settings, Environments; with reviewers, and for "
             "main alone"
         )
     elif policy is None:
-        found.append(
+        missing.append(
             f"every branch may publish: Settings, Environments, {RELEASE}, 'Deployment branches "
             "and tags': main alone"
         )
     elif policy["custom_branch_policies"]:
-        found += _wrong_branches(api, str(repository.get("default_branch", "main")))
-    return found
+        missing += _wrong_branches(api, str(repository.get("default_branch", "main")))
+    return missing
 
 
 def _wrong_branches(api: GithubApi, default: str) -> list[str]:
@@ -885,10 +887,10 @@ def _wrong_branches(api: GithubApi, default: str) -> list[str]:
     rules = [(rule.type, rule.name) for rule in api.deployment_rules(RELEASE)]
     if rules == [("branch", default)]:
         return []
-    listed = ", ".join(f"{kind} {printable(name)}" for kind, name in rules[:SHOWN]) or "nothing"
+    branches = ", ".join(f"{kind} {printable(name)}" for kind, name in rules[:SHOWN]) or "nothing"
     more = f" and {len(rules) - SHOWN} more" if len(rules) > SHOWN else ""
     where = (
         f"Settings, Environments, {RELEASE}, 'Deployment branches and tags': the branch "
         f"{default} alone"
     )
-    return [f"{listed}{more} may publish: {where}"]
+    return [f"{branches}{more} may publish: {where}"]

@@ -252,14 +252,14 @@ class HostEngine:
             self.cancel(handle)
             self.release(handle)
         with _open_machine_lock() as file:
-            for left in reversed(range(LOCK_TRIES)):
+            for tries_left in reversed(range(LOCK_TRIES)):
                 try:
                     lock(file.fileno(), wait=False)
                     break
                 except (
                     BlockingIOError
                 ):  # for a moment also by `busy`, or by a job that has just ended
-                    if not left:
+                    if not tries_left:
                         file.seek(0)
                         holder = file.read().decode("utf-8", "replace")
                         raise NoRunnerError(
@@ -347,8 +347,8 @@ class HostEngine:
     def _environment(self, job: Job) -> dict[str, str]:
         home = self._farm / "home"
         home.mkdir(parents=True, exist_ok=True)
-        own = processes.environment(f"{TOP}/home" if self.tree else str(home), tree=self.tree)
-        return {**own, "FARM_ROOT": TOP if self.tree else str(self._farm), **job.environment}
+        variables = processes.environment(f"{TOP}/home" if self.tree else str(home), tree=self.tree)
+        return {**variables, "FARM_ROOT": TOP if self.tree else str(self._farm), **job.environment}
 
     def _place(self, volumes: Mapping[str, str]) -> None:
         """Puts the volumes where the job looks for them; what stood there goes back to where

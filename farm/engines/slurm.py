@@ -265,10 +265,13 @@ class SlurmEngine:
 
     def _run(self, script: str, *arguments: str, stdin: IO[bytes] | None = None) -> bytes:
         """The output of a script on the login node."""
-        given = stdin or subprocess.DEVNULL
+        stdin_stream = stdin or subprocess.DEVNULL
         try:
             done = subprocess.run(
-                self._command(script, *arguments), stdin=given, capture_output=True, check=False
+                self._command(script, *arguments),
+                stdin=stdin_stream,
+                capture_output=True,
+                check=False,
             )
         except OSError as error:
             raise InfrastructureError(
@@ -319,7 +322,7 @@ class SlurmEngine:
         name; None: none is.
         """
         try:
-            found: dict[str, Any] = json.loads(
+            data: dict[str, Any] = json.loads(
                 self._run(
                     'cat "$1/toolchains/$2/image.json" 2>/dev/null || exit 44',
                     self.folder,
@@ -328,7 +331,7 @@ class SlurmEngine:
             )
         except FileNotFoundError:
             return None
-        return found
+        return data
 
     # --- start
 
@@ -340,11 +343,11 @@ class SlurmEngine:
             options = [f"--partition={self._slurm.partition}"]
         else:
             options = []
-        found = [line.split("|") for line in self._run(script, *options).decode().split()]
-        if not found:
+        node_sizes = [line.split("|") for line in self._run(script, *options).decode().split()]
+        if not node_sizes:
             raise NoRunnerError("Slurm has no node for builds", hint="sinfo, on the login node")
-        cpus = max(float(cpus) for cpus, _ in found)
-        memory = max(int(mb) for _, mb in found) << 20
+        cpus = max(float(cpus) for cpus, _ in node_sizes)
+        memory = max(int(mb) for _, mb in node_sizes) << 20
         return Capacity(
             min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9))
         )
@@ -362,19 +365,19 @@ class SlurmEngine:
             f"--time={minutes}",
             *sbatch_options(card),
         ]
-        found = self.image(job.image)
+        image_data = self.image(job.image)
         try:
-            if found is None:
+            if image_data is None:
                 raise FileNotFoundError
             with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as inputs:
-                self._write(Path(folder), handle, job, found["environment"])
+                self._write(Path(folder), handle, job, image_data["environment"])
                 if limit and minutes < needed:
                     text = f"{minutes} of {needed} minutes: the limit of {limit.source}"
                     (Path(folder) / "limit").write_text(text, encoding="utf-8")
                 with storing("a job's inputs", Path(folder)):
                     transfer.pack({"": Path(folder), **job.inputs}, inputs)
                     inputs.seek(0)
-                there = self._run(PUT, self.folder, handle, image, stdin=inputs)
+                already_submitted = self._run(PUT, self.folder, handle, image, stdin=inputs)
         except FileNotFoundError as error:
             raise InfrastructureError(
                 f"no such image in the folder of the cluster: {job.image}",
@@ -382,21 +385,21 @@ class SlurmEngine:
             ) from error
         self._since[handle] = time.monotonic()
         self._settled.pop(handle, None)
-        if not there:
+        if not already_submitted:
             self._send(handle, options)
             self._since[handle] = time.monotonic()
         return handle
 
     def _time_limit(self, card: SlurmCard) -> TimeLimit | None:
         """The limit of the cluster for a job with these options, or that of ci/farm.yaml."""
-        asked, lines = self._limit_lines
-        if time.monotonic() - asked > LIMITS_S:
+        asked_at, lines = self._limit_lines
+        if time.monotonic() - asked_at > LIMITS_S:
             lines = self._run(LIMITS).decode("utf-8", "replace").splitlines()
             self._limit_lines = (time.monotonic(), lines)
         limit = time_limit(lines, card)
-        own = self._slurm.minutes
-        if own and (limit is None or own < limit.minutes):
-            return TimeLimit(own, "slurm.minutes")
+        configured = self._slurm.minutes
+        if configured and (limit is None or configured < limit.minutes):
+            return TimeLimit(configured, "slurm.minutes")
         return limit
 
     def check_folder(self, needed: float) -> None:
@@ -421,16 +424,18 @@ class SlurmEngine:
         """
         sent: Future[None] = Future()
         self._waiting.append((options, handle, sent))
-        seen = 0
-        while seen < len(self._waiting):  # more have come
-            seen = len(self._waiting)
+        gathered = 0
+        while gathered < len(self._waiting):  # more have come
+            gathered = len(self._waiting)
             time.sleep(GATHER_S)
         with self._sending:  # meanwhile more gather
             if not sent.done():
-                together = [each for each in self._waiting if each[0] == options][:MAX_ARRAY]
-                for one in together:
-                    self._waiting.remove(one)
-                handles = [each[1] for each in together]
+                together = [request for request in self._waiting if request[0] == options][
+                    :MAX_ARRAY
+                ]
+                for request in together:
+                    self._waiting.remove(request)
+                handles = [request[1] for request in together]
                 error: BaseException | None = None
                 try:
                     self._run(
@@ -443,8 +448,8 @@ class SlurmEngine:
                     )
                 except BaseException as found:
                     error = found
-                for _, _, each in together:
-                    each.set_exception(error) if error else each.set_result(None)
+                for _, _, future in together:
+                    future.set_exception(error) if error else future.set_result(None)
         sent.result()
 
     def _write(self, folder: Path, handle: str, job: Job, image: dict[str, str]) -> None:
@@ -626,8 +631,8 @@ class SlurmEngine:
             for line in self._run(FOLDERS, self.folder).decode("utf-8", "replace").splitlines()
         ]
         return [
-            Folder(path, datetime.fromtimestamp(int(time), UTC), int(kib) << 10, own)
-            for path, time, kib, own in rows
+            Folder(path, datetime.fromtimestamp(int(time), UTC), int(kib) << 10, project)
+            for path, time, kib, project in rows
         ]
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -637,8 +642,8 @@ class SlurmEngine:
 
 def sbatch_options(card: SlurmCard) -> list[str]:
     """Options of `sbatch` beside a job's limits."""
-    named = {name: getattr(card, name) for name in SlurmCard.model_fields}
-    return [f"--{name}={value}" for name, value in named.items() if value]
+    options = {name: getattr(card, name) for name in SlurmCard.model_fields}
+    return [f"--{name}={value}" for name, value in options.items() if value]
 
 
 def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:

@@ -41,8 +41,8 @@ def time_limit(lines: Iterable[str], card: SlurmCard) -> TimeLimit | None:
     by_kind: dict[str, list[TimeLimit]] = {"partition": [], "qos": [], "account": []}
     unlimited = set()
     for line in lines:
-        kind, _, rest = line.partition("|")
-        name, _, text = rest.partition("|")
+        kind, _, name_and_limit = line.partition("|")
+        name, _, text = name_and_limit.partition("|")
         if kind not in by_kind or not _holds(kind, name, card):
             continue
         minutes = minutes_of(text)

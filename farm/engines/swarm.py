@@ -122,8 +122,8 @@ class Exchange:
 
     def size(self, key: str) -> int | None:
         """Bytes of an object, or None where there is none."""
-        found = self._store.stat(key)
-        return None if found is None else found.size
+        head = self._store.stat(key)
+        return None if head is None else head.size
 
     def drop(self, prefix: str) -> None:
         """Removes every object below `prefix`; a failure is left to the bucket's own expiry
@@ -340,8 +340,10 @@ class SwarmEngine:
         return str(service.id)
 
     def _named(self, name: str) -> str | None:
-        found = self.client.services.list(filters={"name": name})  # the filter matches beginnings
-        return next((str(service.id) for service in found if service.name == name), None)
+        services = self.client.services.list(
+            filters={"name": name}
+        )  # the filter matches beginnings
+        return next((str(service.id) for service in services if service.name == name), None)
 
     def _configs(self, name: str, job: Job) -> list[ConfigReference]:
         files = {_AGENT: pack(AGENT), "/farm-manifest": self._manifest(name, job)}
@@ -356,8 +358,10 @@ class SwarmEngine:
                 docker.errors.APIError
             ):  # a killed controller left one, perhaps half a set
                 self.client.configs.get(label).remove()
-            made = self.client.configs.create(name=label, data=data, labels={"farm.exchange": name})
-            references.append(ConfigReference(str(made.id), label, filename=target, mode=0o444))
+            config = self.client.configs.create(
+                name=label, data=data, labels={"farm.exchange": name}
+            )
+            references.append(ConfigReference(str(config.id), label, filename=target, mode=0o444))
         return references
 
     def _manifest(self, name: str, job: Job) -> bytes:

@@ -238,8 +238,10 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                 bad = {"", ".", ".."} & set(parts) or any(c in member.filename for c in "\\:\0")
                 # Other methods are not GitHub's doing; what their decoders raise looks like a
                 # failing disk's.
-                known = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-                writer.check(member.filename, plain=not bad and known and kind in (0, stat.S_IFREG))
+                known_method = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                writer.check(
+                    member.filename, plain=not bad and known_method and kind in (0, stat.S_IFREG)
+                )
                 with opened.open(member) as source:
                     writer.write(member.filename, parts, source)
     # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a newer version

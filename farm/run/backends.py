@@ -36,23 +36,23 @@ from farm.run.workspace import Workspace
 def cannot_test(stack: Stack, runner: Runner) -> list[str]:
     """The reasons why a machine cannot smoke-test a wheel; empty: it can."""
     variant = stack.variant
-    found = []
+    reasons = []
     if "smoke" not in runner.jobs:
-        found.append(f"takes {' and '.join(runner.jobs)} jobs, not smoke")
+        reasons.append(f"takes {' and '.join(runner.jobs)} jobs, not smoke")
     if (runner.platform, runner.machine) != (stack.platform, variant.machine):
-        found.append(
+        reasons.append(
             f"is {runner.platform} on {runner.machine}, the wheel is for {stack.platform} on "
             f"{variant.machine}"
         )
     if variant.cpu not in runner.cpu_levels:
         levels = ", ".join(runner.cpu_levels) or "none that are written down"
-        found.append(f"its CPU levels are {levels}, the wheel is for {variant.cpu}")
+        reasons.append(f"its CPU levels are {levels}, the wheel is for {variant.cpu}")
     cards = [card for card in runner.gpus if card.sm in variant.architectures]
     if variant.sms and not cards:
         has = ", ".join(f"{card.name} ({card.sm})" for card in runner.gpus) or "none"
-        found.append(f"its GPUs are {has}, the wheel is for {variant.gpu}")
+        reasons.append(f"its GPUs are {has}, the wheel is for {variant.gpu}")
     against = [_driver_against(stack, card) for card in cards]
-    return found + (against[0] if against and all(against) else [])
+    return reasons + (against[0] if against and all(against) else [])
 
 
 def _driver_against(stack: Stack, card: Card) -> list[str]:
@@ -90,21 +90,21 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
     """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds
     its error.
     """
-    listed: dict[str, Listed] | str = {}
+    github_runners: dict[str, Listed] | str = {}
     if any(runner.by_labels for runner in runners.values()):
         try:
             with contextlib.closing(github()) as api:
-                listed = {found.name.lower(): found for found in api.runners()}
+                github_runners = {found.name.lower(): found for found in api.runners()}
         except FarmError as error:
-            listed = f"{error}" + (f" ({error.hint})" if error.hint else "")
+            github_runners = f"{error}" + (f" ({error.hint})" if error.hint else "")
     reported = {}
     for name, runner in runners.items():
         if not runner.by_labels:
             reported[name] = _reported_by_docker(runner)
-        elif isinstance(listed, str):
-            reported[name] = Reported(online=False, why=listed)
+        elif isinstance(github_runners, str):
+            reported[name] = Reported(online=False, why=github_runners)
         else:
-            reported[name] = listed_as(name, listed.get(name.lower()))
+            reported[name] = listed_as(name, github_runners.get(name.lower()))
     return reported
 
 
@@ -136,9 +136,11 @@ def listed_as(name: str, found: Listed | None) -> Reported:
         return Reported(online=False, why=f"the repository has no runner called {name}")
     labels = tuple(label.name for label in found.labels)
     # GitHub sets `read-only` labels itself, from the machine; custom ones say what someone typed.
-    own = {label.name.lower() for label in found.labels if label.type != "custom"}
+    github_labels = {label.name.lower() for label in found.labels if label.type != "custom"}
     platform = named(found.os)
-    spelling = next((word for word in ("x64", "arm64") if word in own), None)  # GitHub's own labels
+    spelling = next(
+        (word for word in ("x64", "arm64") if word in github_labels), None
+    )  # GitHub's own labels
     return Reported(
         online=found.status == "online",
         why=None if found.status == "online" else f"GitHub says that it is {found.status}",
@@ -151,21 +153,21 @@ def listed_as(name: str, found: Listed | None) -> Reported:
 
 def differences(runner: Runner, reported: Reported) -> list[str]:
     """Where `ci/runners.yaml` promises what the engine does not confirm; empty: nothing."""
-    found = []
-    for what in ("platform", "machine"):
-        written = getattr(runner, what)
-        has = getattr(reported, what)
+    texts = []
+    for field_name in ("platform", "machine"):
+        written = getattr(runner, field_name)
+        has = getattr(reported, field_name)
         if has is not None and has != written:
-            found.append(f"{what} is {has}, the file says {written}")
+            texts.append(f"{field_name} is {has}, the file says {written}")
     # With a dot at the end, so that 10.0.1 does not pass for 10.0.17763.
     if (
         runner.os_version
         and reported.os_version
         and not f"{reported.os_version}.".startswith(f"{runner.os_version}.")
     ):
-        found.append(f"os_version is {reported.os_version}, the file says {runner.os_version}")
+        texts.append(f"os_version is {reported.os_version}, the file says {runner.os_version}")
     if runner.cpus and reported.cpus and runner.cpus * runner.slots > reported.cpus:
-        found.append(
+        texts.append(
             f"has {reported.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}"
         )
     if (
@@ -173,19 +175,19 @@ def differences(runner: Runner, reported: Reported) -> list[str]:
         and reported.memory_gb
         and runner.memory_gb * runner.slots * SLACK > reported.memory_gb
     ):
-        found.append(
+        texts.append(
             f"has {reported.memory_gb:.1f} GB of memory, the file promises {runner.slots} x "
             f"{runner.memory_gb:g}"
         )
     if reported.labels is not None:
         carried = {label.lower() for label in reported.labels}
         missing = [label for label in runner.labels if label.lower() not in carried]
-        further = sorted(carried - {label.lower() for label in runner.labels})
+        unwritten = sorted(carried - {label.lower() for label in runner.labels})
         if missing:
-            found.append(f"does not carry the label {', '.join(missing)}")
-        if further:
-            found.append(f"carries {', '.join(further)}, which the file does not say")
-    return found
+            texts.append(f"does not carry the label {', '.join(missing)}")
+        if unwritten:
+            texts.append(f"carries {', '.join(unwritten)}, which the file does not say")
+    return texts
 
 
 # A manager answers in milliseconds; one that does not in this time is away, and `farm status`
@@ -253,9 +255,9 @@ def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
     kind = engine_kind(name)
     if plan.platform not in kind.traits.platforms:
         able = [
-            f"--on {other}"
-            for other, each in ENGINES.items()
-            if plan.platform in each.traits.platforms
+            f"--on {engine}"
+            for engine, other_kind in ENGINES.items()
+            if plan.platform in other_kind.traits.platforms
         ]
         raise NoRunnerError(
             f"the {name} engine runs no {plan.platform} jobs, and {plan.variant} is one",
@@ -358,23 +360,23 @@ def _github(workspace: Workspace, _name: str, _runner: Runner) -> Backend:
     api = _github_api(workspace)
 
     def workers() -> list[Worker]:
-        found = []
+        workers_now = []
         for runner in api.runners():
-            listed = listed_as(runner.name, runner)
-            known = described.get(runner.name.lower())
-            found.append(
+            reported = listed_as(runner.name, runner)
+            written = described.get(runner.name.lower())
+            workers_now.append(
                 Worker(
                     runner.name,
-                    platform=listed.platform or DEFAULT,
-                    machine=listed.machine or "x86_64",
-                    labels=frozenset(label.lower() for label in listed.labels or ()),
+                    platform=reported.platform or DEFAULT,
+                    machine=reported.machine or "x86_64",
+                    labels=frozenset(label.lower() for label in reported.labels or ()),
                     # GitHub does not say what a machine has: without an entry in ci/runners.yaml it
                     # takes any job.
-                    memory=(_bytes(known.memory_gb) if known else None) or 1 << 62,
-                    online=listed.online,
+                    memory=(_bytes(written.memory_gb) if written else None) or 1 << 62,
+                    online=reported.online,
                 )
             )
-        return found
+        return workers_now
 
     return Backend(
         GithubEngine(api, load_github(workspace.project), capacity), None, workers, close=api.close
@@ -443,14 +445,14 @@ def open_card_machine(workspace: Workspace, name: str) -> Backend:
 
 def _docker_builders(workspace: Workspace) -> list[str]:
     """The names of those that build."""
-    found = [name for name, runner in docker_runners(workspace).items() if "build" in runner.jobs]
-    if not found:
+    names = [name for name, runner in docker_runners(workspace).items() if "build" in runner.jobs]
+    if not names:
         raise UsageError(
             "ci/runners.yaml names no Docker engine that builds",
             hint="add `local: {engine: docker}` for this machine's; for another one also its url: "
             "ssh://USER@HOST",
         )
-    return found
+    return names
 
 
 def _check_slurm(workspace: Workspace) -> Slurm:
@@ -497,7 +499,7 @@ ENGINES: dict[str, EngineKind] = {
         labels=_github_labels,
     ),
 }
-"""Values of `--on`. CONTRIBUTING, "Adding an engine", names what a new one needs beside a line
+"""Values of `--on`. CONTRIBUTING ("Adding …", an engine) names what a new one needs beside a line
 here.
 """
 
@@ -510,10 +512,10 @@ def this_machine() -> tuple[Platform, str]:
     """The platform that this Python runs on, and the machine by the farm's name; NoRunnerError: the
     farm has none.
     """
-    found = here()
-    if found is None:
-        known = ", ".join(each.title for each in PLATFORMS.values())
+    system = here()
+    if system is None:
+        titles = ", ".join(supported.title for supported in PLATFORMS.values())
         raise NoRunnerError(
-            f"the farm does not build on {sys.platform}", hint=f"it builds on {known}"
+            f"the farm does not build on {sys.platform}", hint=f"it builds on {titles}"
         )
-    return platform(found.name), found.machine(machine())
+    return platform(system.name), system.machine(machine())

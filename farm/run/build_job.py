@@ -18,7 +18,7 @@ from farm.engines.transfer import storing
 from farm.plan.file import Plan
 from farm.plan.platforms.base import platform
 from farm.platforms.facts import DEFAULT
-from farm.run.journal import EVERY_S
+from farm.run.run_state import EVERY_S
 from farm.run.workspace import Watcher
 
 MAX_LOG = 256 << 20
@@ -93,10 +93,10 @@ def make_job(
     system = platform(plan.platform)
     output = system.host_output(plan)
     limit_s = plan.timeout_minutes * 60
-    own = {name: os.environ[name] for name in system.variables if name in os.environ}
+    passed_on = {name: os.environ[name] for name in system.variables if name in os.environ}
     if image:
         command = system.container_command(output, limit_s)
-        own |= system.container_variables
+        passed_on |= system.container_variables
     else:
         command = system.host_command(output)
     # So many compilers at a time that each has its memory, and not more than there are cores.
@@ -110,7 +110,7 @@ def make_job(
         environment={
             "FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))),
             **({"FARM_RUN": holder} if holder else {}),
-            **own,
+            **passed_on,
         },
         limits=capacity,
         timeout_s=limit_s,
@@ -157,7 +157,7 @@ def follow(
     while observed.state in ("queued", "starting"):
         time.sleep(engine.poll_s)
         saw(observed := engine.observe(handle))
-    noted = float("-inf")
+    noted_at = float("-inf")
     with storing("the build's log", log):
         log.parent.mkdir(parents=True, exist_ok=True)
         stream = log.open(
@@ -166,14 +166,14 @@ def follow(
     # Closed where this machine's disk fails as well: else the engine's own stream would stay open.
     with stream, contextlib.closing(_lines(engine, handle, stream)) as lines:
         for text in lines:
-            shown = log_line(text)
-            match = NINJA.match(shown)
+            printable_line = log_line(text)
+            match = NINJA.match(printable_line)
             if match:
                 watcher.progress(int(match[1]), int(match[2]))
-                if time.monotonic() - noted >= EVERY_S or match[1] == match[2]:
-                    noted = time.monotonic()
+                if time.monotonic() - noted_at >= EVERY_S or match[1] == match[2]:
+                    noted_at = time.monotonic()
                     note(int(match[1]), int(match[2]))
-            (watcher.note if shown.startswith(NOTED) else watcher.line)(shown)
+            (watcher.note if printable_line.startswith(NOTED) else watcher.line)(printable_line)
     while (observed := engine.observe(handle)).state not in FINAL:
         time.sleep(0.05)  # the output ends a moment before the engine notes the end
     return observed
@@ -181,21 +181,21 @@ def follow(
 
 def _lines(engine: Engine, handle: str, stream: FileIO) -> Generator[str, None, None]:
     """The lines of a build's output, of which so much as there may be goes to `stream`, too."""
-    rest = b""
-    left = MAX_LOG
+    tail = b""
+    bytes_left = MAX_LOG
     for piece in engine.logs(handle):
         with storing("the build's log", Path(str(stream.name))):
-            stream.write(piece[: max(0, left)])
-            if 0 < left < len(piece):
+            stream.write(piece[: max(0, bytes_left)])
+            if 0 < bytes_left < len(piece):
                 stream.write(b"\n[the log is longer than the farm keeps]\n")
-        left -= len(piece)
-        *whole, rest = (rest + piece).split(b"\n")
+        bytes_left -= len(piece)
+        *complete_lines, tail = (tail + piece).split(b"\n")
         # A line without end would fill the memory: of it the end is shown.
-        rest = rest[-65536:]
-        for line in whole:
+        tail = tail[-65536:]
+        for line in complete_lines:
             yield line.decode("utf-8", "replace")
-    if rest:
-        yield rest.decode("utf-8", "replace")
+    if tail:
+        yield tail.decode("utf-8", "replace")
 
 
 def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> None:

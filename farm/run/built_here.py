@@ -67,17 +67,17 @@ def build_seconds(journal: Journal, package: str) -> list[float]:
     """Return the wall times of a package's successful builds here, newest first."""
     seconds = []
     for run in journal.successes(package, RECENT):
-        found = _of_run(journal, run).build_seconds
-        if found is not None:
-            seconds.append(found)
+        wall_time = _of_run(journal, run).build_seconds
+        if wall_time is not None:
+            seconds.append(wall_time)
     return seconds
 
 
 def rows(journal: Journal, plan_digest: str, package: str) -> Iterator[tuple[str, str]]:
     """Give the lines of `farm plan` on what was done here."""
-    here = built_here(journal, plan_digest)
-    if here:
-        yield "tested here", f"{here.text} (run {here.run_id})"
+    newest = built_here(journal, plan_digest)
+    if newest:
+        yield "tested here", f"{newest.text} (run {newest.run_id})"
     seconds = build_seconds(journal, package)
     if seconds:
         count = f"{len(seconds)} build{'s' * (len(seconds) > 1)} of {package}"

@@ -53,13 +53,13 @@ def write_bundle(
     they get below /farm; `line` gets a line for each part. UsageError: `dest` holds something, or cannot be a folder.
     """
     require_empty(dest)
-    made: list[Path] = []
+    new_paths: list[Path] = []
     try:
-        outputs.make_folder(dest, made)
+        outputs.make_folder(dest, new_paths)
         with outputs.writing(dest):
             return _write(plan, dest, tree, inputs, environment, line)
     except BaseException:  # Ctrl-C, a full disk: half a bundle is not carried away
-        outputs.remove([*made, *(dest.iterdir() if dest.is_dir() else ())])
+        outputs.remove([*new_paths, *(dest.iterdir() if dest.is_dir() else ())])
         raise
 
 
@@ -196,18 +196,18 @@ class _Parts(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        taken = 0
+        written = 0
         # What tarfile writes at a time may lie across two parts.
-        while taken < len(view):
+        while written < len(view):
             if not self._left:
                 self._next()
-            piece = view[taken : taken + self._left]
+            piece = view[written : written + self._left]
             self._stream.write(piece)
             self._hash.update(piece)
             self._parts[-1]["size"] += len(piece)
             self._left -= len(piece)
-            taken += len(piece)
-        return taken
+            written += len(piece)
+        return written
 
     def _next(self) -> None:
         self._end()
@@ -274,11 +274,11 @@ def join_pieces(plan: Plan, pieces: Path, dest: Path) -> Path:
     dest.parent.mkdir(parents=True, exist_ok=True)
     with (
         temporary_folder("farm-pieces-", dest.parent) as folder,
-        create_new(folder / "built.tar") as whole,
+        create_new(folder / "built.tar") as joined,
     ):
-        _copy_pieces(files, whole, result)
-        whole.seek(0)
-        transfer.unpack(iter(partial(whole.read, CHUNK), b""), dest, MAX_BUILT)
+        _copy_pieces(files, joined, result)
+        joined.seek(0)
+        transfer.unpack(iter(partial(joined.read, CHUNK), b""), dest, MAX_BUILT)
     return the_wheel(dest / "wheel")
 
 
@@ -321,8 +321,8 @@ def stand_ins(libraries: Path) -> list[str]:
     """The libraries that the bundle's toolchain had only to link with: cuBLAS and others of CUDA's
     big ones.
     """
-    found = sorted(libraries.iterdir()) if libraries.is_dir() else []
-    return [path.name for path in found if STAND_IN in path.read_bytes()]
+    paths = sorted(libraries.iterdir()) if libraries.is_dir() else []
+    return [path.name for path in paths if STAND_IN in path.read_bytes()]
 
 
 def collect_libraries(
@@ -350,10 +350,10 @@ def collect_libraries(
         timeout_s=COLLECT_TIMEOUT_S,
         labels={"farm.run": run, "farm.kind": "libraries"},
     )
-    found = dest.with_name("found")
+    collected = dest.with_name("found")
     try:
-        run_to_end(engine, job, found, MAX_LIBRARIES)
+        run_to_end(engine, job, collected, MAX_LIBRARIES)
         shutil.rmtree(dest, ignore_errors=True)
-        (found / "lib").rename(dest)
+        (collected / "lib").rename(dest)
     except OSError as error:
         raise BuildFailedError(f"no library came out of {image}: {error.strerror}") from error

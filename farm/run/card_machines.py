@@ -29,7 +29,7 @@ def take_card(run: RunContext, job: Job, machines: Mapping[str, int]) -> tuple[A
         NoRunnerError: No machine answered for `grace_s`.
     """
     deadline = time.monotonic() + run.workspace.settings.grace_s
-    shown = ""
+    newest_reason = ""
     while True:
         reasons = {}
         busy = False
@@ -53,8 +53,8 @@ def take_card(run: RunContext, job: Job, machines: Mapping[str, int]) -> tuple[A
                 hint="`farm runners check` shows them; then `farm retry`, which only tests: the "
                 "wheel is published",
             )
-        if why != shown:
-            shown = why
+        if why != newest_reason:
+            newest_reason = why
             run.journal.note_waiting({run.run.id: f"the smoke test waits for a card: {why}"})
             run.workspace.watcher.note(f"the smoke test waits for a card: {why}")
         time.sleep(PAUSE_S)

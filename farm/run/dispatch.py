@@ -230,18 +230,18 @@ class Dispatcher:
 
     def _find(self) -> None:
         """Takes new runs, and those whose owner has died."""
-        found = self.journal.open_after(self._newest, FIELDS)
-        for run in found:
+        new_runs = self.journal.open_after(self._newest, FIELDS)
+        for run in new_runs:
             self._makers.add(run)
         mine = {
             r.id: r
-            for r in found
+            for r in new_runs
             if r.request.detached and (self.only is None or r.id in self.only)
         }
         if self._others and time.monotonic() - self._others_at > OTHERS_S:
             self._others_at = time.monotonic()
-            gone = {run_id for run_id in self._others if self.journal.run(run_id).finished}
-            mine |= {run_id: run for run_id, run in self._others.items() if run_id not in gone}
+            ended = {run_id for run_id in self._others if self.journal.run(run_id).finished}
+            mine |= {run_id: run for run_id, run in self._others.items() if run_id not in ended}
             self._others = {}
         claimed = self.journal.claim_all(mine) if mine else set()
         attempted = self.journal.attempted() if claimed else set()
@@ -249,7 +249,7 @@ class Dispatcher:
             self._track(mine[run_id], has_attempts=run_id in attempted)
         # Another process owns them: they are asked about again, in case it dies.
         self._others |= {run_id: run for run_id, run in mine.items() if run_id not in claimed}
-        self._newest = found[-1].id if found else self._newest
+        self._newest = new_runs[-1].id if new_runs else self._newest
 
     def _track(self, run: OpenRun, *, has_attempts: bool) -> None:
         about = run.about
@@ -266,13 +266,13 @@ class Dispatcher:
             note_error(self.journal, run.id, error)
             finish(self.journal, run.id, error)
             return
-        lost = self._state(run.id).lost if has_attempts else []
+        lost_attempts = self._state(run.id).lost if has_attempts else []
         needs = Needs(
             platform=about["platform"],
             machine=about["machine"],
             labels=labels,
             memory=int((about["memory_per_job_gb"] or 0) * 1e9),
-            excluded=frozenset(attempt.runner for attempt in lost),
+            excluded=frozenset(attempt.runner for attempt in lost_attempts),
         )
         task = Task(
             run.id,
@@ -281,7 +281,7 @@ class Dispatcher:
             created=datetime.fromisoformat(run.created).timestamp(),
             after=self._makers.of(about["needs"] or (), about["variant"], about["platform"]),
         )
-        self._entries[run.id] = Entry(run.id, on, task, losses=len(lost))
+        self._entries[run.id] = Entry(run.id, on, task, losses=len(lost_attempts))
         self._changed.add(on)
         if not has_attempts:
             resume.adopt_previous_build(self.workspace, self.journal, run.id, run.plan_digest)
@@ -479,9 +479,9 @@ class Dispatcher:
                 error = InfrastructureError(text)
             else:
                 error = FarmError(f"the farm itself failed: {text}")
-        lost = self._state(run_id).lost
+        lost_attempts = self._state(run_id).lost
         away = (
-            isinstance(error, NoRunnerError) and len(lost) > entry.losses
+            isinstance(error, NoRunnerError) and len(lost_attempts) > entry.losses
         )  # the runner went between look and start
         if not isinstance(error, InfrastructureError) and not away:  # the build's own fault
             self._end(entry, error)
@@ -491,9 +491,9 @@ class Dispatcher:
             self._end(
                 entry, CancelledError(f"cancelled; its build may go on to its time limit: {error}")
             )
-        elif isinstance(error, EngineUnreachableError) and (gone := self._gone(entry, now)):
-            self.journal.set_state(gone.id, "lost", "infra", why=str(error))
-            self._lose(entry, gone.runner, self._state(run_id).lost, error, now)
+        elif isinstance(error, EngineUnreachableError) and (given_up := self._gone(entry, now)):
+            self.journal.set_state(given_up.id, "lost", "infra", why=str(error))
+            self._lose(entry, given_up.runner, self._state(run_id).lost, error, now)
         elif isinstance(error, StillRunningError):
             live = (
                 self._state(run_id).open_attempt
@@ -507,8 +507,8 @@ class Dispatcher:
             else:
                 note_error(self.journal, run_id, error)
             self._again(entry, now + PAUSE_S)
-        elif entry.worker and len(lost) > entry.losses:
-            self._lose(entry, entry.worker, lost, error, now)
+        elif entry.worker and len(lost_attempts) > entry.losses:
+            self._lose(entry, entry.worker, lost_attempts, error, now)
         elif entry.step_tries >= MAX_STEP_TRIES:
             self._end(entry, error)
         else:

@@ -74,13 +74,13 @@ def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
     """
     assert source.commit is not None
     packed = cache / f"{source.commit}.tar"
-    noted = packed.with_suffix(".sha256")
+    marker = packed.with_suffix(".sha256")
     # The commit names the content, not the bytes of a tar: only its own hash shows that the cache
     # is damaged.
     if (
         packed.exists()
-        and noted.exists()
-        and noted.read_text(encoding="ascii") == sha256_of(packed)
+        and marker.exists()
+        and marker.read_text(encoding="ascii") == sha256_of(packed)
     ):
         return packed
     with temporary_folder("clone-", cache) as folder, outputs.writing(folder):
@@ -91,7 +91,7 @@ def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
             archive.add(tree, arcname="source")
         # The hash before the file: killed between the two, they differ, and the next call clones
         # again.
-        noted.write_text(sha256_of(part), encoding="ascii")
+        marker.write_text(sha256_of(part), encoding="ascii")
         retry_while_open(part.replace, packed)
     return packed
 
@@ -185,12 +185,12 @@ def fetch_all(plan: Plan, cache: Path, *, mirror: str | None, line: Line) -> lis
     """
     cache.mkdir(parents=True, exist_ok=True)
     if plan.source.kind == "path":
-        own = []
+        source_files = []
     else:
-        own = [fetch(plan.source, cache, mirror=mirror, line=line)]
+        source_files = [fetch(plan.source, cache, mirror=mirror, line=line)]
     parts = [_fetch_part(plan, part, cache, mirror=mirror, line=line) for part in plan.parts]
     return [
-        *own,
+        *source_files,
         *parts,
         *(fetch(wheel, cache, mirror=None, line=line) for wheel in plan.build_requires),
     ]
@@ -202,11 +202,11 @@ def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, 
     except (InfrastructureError, BuildFailedError) as error:
         # Two parts for two base images may share a folder; their files differ.
         parts = recipe(plan.recipe).parts
-        listed = [
-            (each.into, getattr(each.source, "file", None), each.alternatives) for each in parts
+        files = [
+            (entry.into, getattr(entry.source, "file", None), entry.alternatives) for entry in parts
         ]
         instead = next(
-            (text for into, file, text in listed if (into, file) == (part.into, part.source.file)),
+            (text for into, file, text in files if (into, file) == (part.into, part.source.file)),
             None,
         )
         raise type(error)(
@@ -222,8 +222,8 @@ def _copy_from_cache(cached: Path, copy: Path) -> None:
     Raises:
         InfrastructureError: the file was changed since it was looked at.
     """
-    if cached.suffix == ".tar" and (noted := cached.with_suffix(".sha256")).exists():
-        sha256 = noted.read_text(encoding="ascii")  # of a packed clone, whose name is the commit
+    if cached.suffix == ".tar" and (marker := cached.with_suffix(".sha256")).exists():
+        sha256 = marker.read_text(encoding="ascii")  # of a packed clone, whose name is the commit
     else:
         sha256 = cached.stem
     with open_plain(cached) as stream, outputs.writing(copy), create_new(copy) as target:
@@ -437,14 +437,14 @@ def index_files(package: str, python: str) -> dict[str, str]:
     """The files of a project for a Python (`3.11`) on the index that pip is set to, with their
     sha256 or nothing.
     """
-    found = {}
-    for address, wanted in _index_page(package)[1]:
+    files = {}
+    for address, requires_python in _index_page(package)[1]:
         with contextlib.suppress(InvalidSpecifier):
-            if SpecifierSet(wanted).contains(python):
-                found[unquote(address.partition("#")[0].rpartition("/")[2])] = address.partition(
+            if SpecifierSet(requires_python).contains(python):
+                files[unquote(address.partition("#")[0].rpartition("/")[2])] = address.partition(
                     "#sha256="
                 )[2]
-    return found
+    return files
 
 
 def _index_page(package: str, index: str | None = None) -> tuple[str, list[tuple[str, str]]]:
@@ -455,7 +455,7 @@ def _index_page(package: str, index: str | None = None) -> tuple[str, list[tuple
     return page, [
         (
             urljoin(page, unescape(match[1])),
-            unescape(found[1]) if (found := pythons.search(match[0])) else "",
+            unescape(answer[1]) if (answer := pythons.search(match[0])) else "",
         )
         for match in re.finditer(r'<a\b[^>]*?href="([^"]+)"[^>]*>', text)
     ]
@@ -532,7 +532,7 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
                 shutil.copyfile(_file_of(address), part)
             except FileNotFoundError as error:
                 raise BuildFailedError(f"{address} is not there", hint=_CORRECT) from error
-            found = sha256_of(part)
+            sha256_found = sha256_of(part)
         else:
             with (
                 Heartbeat(line, lambda silent: f"  no data for {duration(silent)}") as heartbeat,
@@ -551,10 +551,10 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
                     heartbeat.overwrite(
                         f"  {megabytes(size, int(length) if length.isdecimal() else None)}"
                     )
-            found = total.hexdigest()
-        if found != sha256:
+            sha256_found = total.hexdigest()
+        if sha256_found != sha256:
             raise BuildFailedError(
-                f"{address} has sha256 {found}, the recipe says {sha256}",
+                f"{address} has sha256 {sha256_found}, the recipe says {sha256}",
                 hint="the file was changed on the way or at its origin: compare it before you "
                 "change the recipe",
             )
@@ -619,7 +619,7 @@ def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str |
     command that builds it.
     """
     store = open_store(index_url)
-    found = list[tuple[str, str | None]]()
+    needs = list[tuple[str, str | None]]()
     for need in map(Requirement, plan.needs):
         try:
             _find(store, plan, need, project)
@@ -631,8 +631,8 @@ def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str |
                 f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: "
                 f"farm submit {how}"
             )
-        found.append((str(need), text))
-    return found
+        needs.append((str(need), text))
+    return needs
 
 
 def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:

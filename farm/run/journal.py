@@ -19,7 +19,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
@@ -165,9 +165,9 @@ class Request:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read a request; another version of the farm may have written more fields, or fewer."""
-        known = {field.name for field in fields(cls)}
-        held = json.loads(text)
-        return cls(**{name: value for name, value in held.items() if name in known})
+        field_names = {field.name for field in fields(cls)}
+        values = json.loads(text)
+        return cls(**{name: value for name, value in values.items() if name in field_names})
 
     @property
     def publishes(self) -> bool:
@@ -331,12 +331,12 @@ def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str 
     path = path.resolve()
     best = -1
     kind = ""
-    for _, place, named, *_ in (line.split() for line in lines):
+    for _, place, fs_type, *_ in (line.split() for line in lines):
         # As the kernel writes a space in a path.
         folder = Path(place.replace("\\040", " "))
         if path.is_relative_to(folder) and len(folder.parts) >= best:
             best = len(folder.parts)
-            kind = named
+            kind = fs_type
     return kind if kind in NETWORK else None
 
 
@@ -385,12 +385,12 @@ class Journal:
             where = str(self.path)
         # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads
         # share the connection: `_lock` keeps them apart.
-        found = sqlite3.connect(
+        connection = sqlite3.connect(
             where, uri=still, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
-        found.row_factory = sqlite3.Row
-        found.create_function("unpacked", 1, unpacked, deterministic=True)
-        return found
+        connection.row_factory = sqlite3.Row
+        connection.create_function("unpacked", 1, unpacked, deterministic=True)
+        return connection
 
     def _open(self) -> None:
         # Look before writing anything: a database of another program must stay as it is.
@@ -756,7 +756,11 @@ class Journal:
             if self._exact(run_id).finished is not None:
                 return False
             # A run that has ended has no open attempt: else it would be shown as running for ever.
-            for attempt in [each for each in self._attempts(run_id) if each.state not in FINAL]:
+            for attempt in [
+                attempt_row
+                for attempt_row in self._attempts(run_id)
+                if attempt_row.state not in FINAL
+            ]:
                 cancelled = exit_code == ExitCode.INTERRUPTED
                 why = "the run ended before this attempt's result was recorded"
                 self._move(
@@ -853,16 +857,18 @@ class Journal:
         more than one.
         """
         # A range, since the index on the id serves it: `substr(id, …) = ?` would read every run.
-        found = self._rows(
+        rows = self._rows(
             "SELECT * FROM runs WHERE id >= ? AND id < ? LIMIT 4", run_id, run_id + "\U0010ffff"
         )
-        if len(found) == 1:
-            return _run(found[0])
-        if found:
-            names = ", ".join(row["id"] for row in found[:3]) + (" ..." if len(found) > 3 else "")
+        if len(rows) == 1:
+            return _run(rows[0])
+        if rows:
+            names = ", ".join(row["id"] for row in rows[:3]) + (" ..." if len(rows) > 3 else "")
             raise UsageError(f"run id {run_id!r} is ambiguous: {names}", hint="give more of the id")
-        known = [row["id"] for row in self._rows("SELECT id FROM runs ORDER BY id DESC LIMIT 1000")]
-        near = difflib.get_close_matches(run_id, known, n=3) or known[:3]
+        newest_ids = [
+            row["id"] for row in self._rows("SELECT id FROM runs ORDER BY id DESC LIMIT 1000")
+        ]
+        near = difflib.get_close_matches(run_id, newest_ids, n=3) or newest_ids[:3]
         raise UsageError(
             f"no run {run_id!r} in {self.path}",
             hint=f"nearest: {', '.join(near)}"
@@ -893,11 +899,11 @@ class Journal:
         one that cannot.
         """
         query = "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NULL ORDER BY id DESC"
-        found = [run for row in self._rows(query, plan_digest) if accept(run := _run(row))]
+        runs = [run for row in self._rows(query, plan_digest) if accept(run := _run(row))]
         me = this_process()
         return next(
-            (run for run in found if run.owner == me or is_dead(run.owner)),
-            found[0] if found else None,
+            (run for run in runs if run.owner == me or is_dead(run.owner)),
+            runs[0] if runs else None,
         )
 
     def of_plan(self, plan_digest: str, limit: int = 20) -> tuple[Run, ...]:
@@ -1024,178 +1030,3 @@ def _run(row: sqlite3.Row) -> Run:
             "plan": json.loads(unpacked(row["plan"])),
         }
     )
-
-
-class Phase(StrEnum):
-    """Where a run is."""
-
-    QUEUED = "queued"
-    STARTING = "starting"
-    RUNNING = "running"
-    FINISHING = "finishing"
-    """The build has ended; repair, verify, publish or smoke are under way."""
-    SUCCEEDED = "success"
-    FAILED = "failure"
-    INFRASTRUCTURE = "infra"
-    CANCELLED = "cancelled"
-
-    @property
-    def ended(self) -> bool:
-        return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.INFRASTRUCTURE, Phase.CANCELLED)
-
-
-class Reason(StrEnum):
-    """Why a run is where it is; the value is the sentence for people."""
-
-    NO_DISPATCHER = "no dispatcher is running: `farm dispatch` continues it"
-    CONTROLLER_DEAD = "its controller is dead: the same `farm submit` continues it"
-    NOT_SCHEDULED = "the dispatcher has not looked at it yet"
-    PREPARING = "being prepared"
-    AFTER_BUILD = "the build has ended; the steps after it are under way"
-    SCHEDULER = "waiting for a runner"
-    ENGINE = "waiting for the engine"
-    ERROR = "it failed"
-    CANCELLED = "cancelled by `farm cancel`"
-    INTERRUPTED = (
-        "interrupted (Ctrl-C, SIGTERM or a closed terminal): the same `farm submit` starts it again"
-    )
-
-
-@dataclass(frozen=True)
-class RunState:
-    """`attempts`: all, oldest first; `build`: the newest of it; `detail`: words of scheduler,
-    engine or error.
-    """
-
-    phase: Phase
-    reason: Reason | None = None
-    detail: str | None = None
-    attempts: tuple[Attempt, ...] = ()
-    build: Attempt | None = None
-
-    @property
-    def last(self) -> Attempt | None:
-        """The newest attempt."""
-        return self.attempts[-1] if self.attempts else None
-
-    @property
-    def abandoned(self) -> bool:
-        """No one carries the run out, and no one will by himself."""
-        return self.reason in (Reason.NO_DISPATCHER, Reason.CONTROLLER_DEAD)
-
-    @property
-    def text(self) -> str | None:
-        """One sentence that explains a wait or a failure; None where there is nothing to
-        explain.
-        """
-        return self.detail or (str(self.reason) if self.reason else None)
-
-
-def state_of(journal: Journal, run: Run) -> RunState:
-    """The state of a run now."""
-    jobs = journal.jobs(run.id)
-    attempts = tuple(attempt for job in jobs for attempt in job.attempts)
-    builds = [attempt for job in jobs if job.kind == "build" for attempt in job.attempts]
-    if run.finished is None:
-        state = _open(journal, run, attempts)
-    else:
-        state = _ended(journal, run)
-    # The owner's death overrules the last state that it wrote, which may be a `running` of last
-    # week.
-    if run.finished is None and run.owner != NOBODY and is_dead(run.owner):
-        state = RunState(
-            state.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD
-        )
-    return replace(state, attempts=attempts, build=builds[-1] if builds else None)
-
-
-def _ended(journal: Journal, run: Run) -> RunState:
-    if run.result == "success":
-        return RunState(Phase.SUCCEEDED)
-    error = journal.happened(run.id, EventKind.ERROR)
-    phase = Phase.FAILED if run.result == "failure" else Phase.INFRASTRUCTURE
-    reason: Reason | None = Reason.ERROR if error else None
-    if run.exit_code == ExitCode.INTERRUPTED:
-        phase = Phase.CANCELLED
-        if journal.happened(run.id, EventKind.CANCEL):
-            reason = Reason.CANCELLED
-        else:
-            reason = Reason.INTERRUPTED
-    return RunState(phase, reason, str(error.data["text"]) if error else None)
-
-
-def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
-    # The attempt comes first: a reason of the scheduler from before its start explains nothing any
-    # more.
-    if attempts:
-        last = attempts[-1]
-    else:
-        last = None
-    if last is not None and last.state not in FINAL:
-        return RunState(Phase(last.state), Reason.ENGINE if last.why else None, last.why)
-    waits = journal.happened(run.id, EventKind.WAITING)
-    moved = journal.happened(run.id, EventKind.STATE)
-    if last is not None and last.state == "done":
-        # What the scheduler gave as a reason before the build is over; after it, it is why a later
-        # step is tried again.
-        if waits is not None and moved is not None and waits.id > moved.id:
-            return RunState(Phase.FINISHING, Reason.SCHEDULER, str(waits.data["why"]))
-        return RunState(Phase.FINISHING, Reason.AFTER_BUILD)
-    begun = journal.happened(run.id, EventKind.BEGUN)
-    if begun is not None and (waits is None or begun.id > waits.id):
-        return RunState(Phase.QUEUED, Reason.PREPARING)  # sources and image, which may take long
-    if waits is not None:
-        return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]))
-    return RunState(
-        Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING
-    )
-
-
-EVERY_S = 10.0  # a build notes its progress at most this often
-WINDOW = 30  # events that the rate is taken from: five minutes
-
-
-@dataclass(frozen=True)
-class Progress:
-    """`done` of `total` steps; steps a minute and minutes left, None while they are unknown."""
-
-    done: int
-    total: int
-    rate: float | None
-    minutes_left: float | None
-
-    def __str__(self) -> str:
-        text = f"{self.done}/{self.total} steps"
-        if self.rate is None:
-            return text
-        if self.minutes_left is None:
-            left = ""
-        else:
-            left = f", about {self.minutes_left:.0f} min left"
-        return f"{text}, {self.rate:.1f} a minute{left}"
-
-
-def progress(events: Iterable[Event]) -> Progress | None:
-    """The progress of the newest attempt that noted any; a total that changes begins a new
-    count.
-    """
-    noted = [event for event in events if event.kind == EventKind.PROGRESS]
-    if not noted:
-        return None
-    last = noted[-1]
-    total = int(last.data["total"])
-    same = [e for e in noted if e.attempt_id == last.attempt_id and e.data["total"] == total][
-        -WINDOW:
-    ]
-    seconds = (
-        datetime.fromisoformat(last.time) - datetime.fromisoformat(same[0].time)
-    ).total_seconds()
-    steps = int(last.data["done"]) - int(same[0].data["done"])
-    # No rate from two events of one moment, from a clock that was set back, or where nothing went
-    # on.
-    if seconds > 0 and steps > 0:
-        rate = steps / seconds * 60
-    else:
-        rate = None
-    left = (total - int(last.data["done"])) / rate if rate else None
-    return Progress(int(last.data["done"]), total, rate, left)

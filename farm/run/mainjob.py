@@ -109,8 +109,8 @@ class MainJob(RunContext):
                 run=self.run.id,
                 progress=show_progress,
             )
-            what = "published" if published.changed else "already there"
-            step.result = f"{what}: {published.wheel_url}"
+            outcome = "published" if published.changed else "already there"
+            step.result = f"{outcome}: {published.wheel_url}"
         requirement, source = pip_request(self.workspace, self.plan, wheel.name)
         self.outcomes.pip_line = pip_line(requirement, source)
         return requirement, source

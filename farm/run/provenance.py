@@ -62,8 +62,8 @@ def predicate(
             "internalParameters": {"plan": {"sha256": plan.digest}},
             # In a ResourceDescriptor a field that says nothing is absent, not null.
             "resolvedDependencies": [
-                {name: value for name, value in each.items() if value is not None}
-                for each in dependencies
+                {name: value for name, value in dependency.items() if value is not None}
+                for dependency in dependencies
             ],
         },
         "runDetails": {

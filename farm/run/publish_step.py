@@ -83,16 +83,16 @@ def findings_of(report: Report) -> dict[str, Any]:
     """The digest of verify's report for the index, and the promises about code that it found
     kept.
     """
-    kept = {check.id for check in report.checks if check.status in ("passed", "waived")}
+    passed_checks = {check.id for check in report.checks if check.status in ("passed", "waived")}
     policy = report.policy
-    found: dict[str, Any] = {"sha256": digest_of(report)}
-    if "sass" in kept and policy.sass is not None:
-        found["sass"] = [str(sm) for sm in policy.sass]
-    if "ptx" in kept and policy.ptx:
-        found["ptx"] = [str(sm) for sm in policy.ptx]
-    if "cpu" in kept and policy.cpu:
-        found["cpu"] = policy.cpu
-    return found
+    facts: dict[str, Any] = {"sha256": digest_of(report)}
+    if "sass" in passed_checks and policy.sass is not None:
+        facts["sass"] = [str(sm) for sm in policy.sass]
+    if "ptx" in passed_checks and policy.ptx:
+        facts["ptx"] = [str(sm) for sm in policy.ptx]
+    if "cpu" in passed_checks and policy.cpu:
+        facts["cpu"] = policy.cpu
+    return facts
 
 
 def _waived(report: Report) -> dict[str, list[dict[str, object]]]:
@@ -102,7 +102,7 @@ def _waived(report: Report) -> dict[str, list[dict[str, object]]]:
     used: Counter[tuple[str, str]] = Counter(
         (f.check, f.waived) for f in report.findings if f.waived is not None
     )
-    listed = [
+    waivers = [
         {"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())
     ]
-    return {"waivers": listed} if listed else {}
+    return {"waivers": waivers} if waivers else {}

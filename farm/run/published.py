@@ -73,8 +73,8 @@ def records_of(store: Store, plan: Plan) -> Iterator[Record]:
         return content.data if content else None
 
     for key in map(record_key, listed(read, plan, plan.parsed_variant.group)):
-        if found := store.get(key):
-            yield parse_record(found.data, key)
+        if record_file := store.get(key):
+            yield parse_record(record_file.data, key)
 
 
 def _is_offered(store: Store, plan: Plan, record: Record) -> bool:

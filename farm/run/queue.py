@@ -61,20 +61,20 @@ class Worker:
 
 def fits(needs: Needs, worker: Worker) -> tuple[str, ...]:
     """The reasons why a runner cannot take a task, online or not; empty where it can."""
-    found = []
+    reasons = []
     if needs.platform != worker.platform:
-        found.append(f"it runs {worker.platform}, not {needs.platform}")
+        reasons.append(f"it runs {worker.platform}, not {needs.platform}")
     if needs.machine != worker.machine and not worker.emulates:
-        found.append(f"it is {worker.machine}, not {needs.machine}")
+        reasons.append(f"it is {worker.machine}, not {needs.machine}")
     if missing := sorted(needs.labels - worker.labels):
-        found.append(f"it has no label {', '.join(missing)}")
+        reasons.append(f"it has no label {', '.join(missing)}")
     if needs.memory > worker.memory:
-        found.append(
+        reasons.append(
             f"it has {worker.memory / 1e9:.1f} GB of memory, {needs.memory / 1e9:.1f} are needed"
         )
     if worker.name in needs.excluded:
-        found.append("it lost this job before")
-    return tuple(found)
+        reasons.append("it lost this job before")
+    return tuple(reasons)
 
 
 class Placement(NamedTuple):
@@ -128,8 +128,8 @@ class Queue:
         refused: dict[str, str] = {}
         for task in sorted(tasks, key=lambda task: (-task.priority, task.created, task.id)):
             if task.after - ended:
-                if lost := sorted(task.after & never):
-                    refused[task.id] = f"{lost[0]}, which it needs, did not succeed"
+                if failed_before := sorted(task.after & never):
+                    refused[task.id] = f"{failed_before[0]}, which it needs, did not succeed"
                 else:
                     waiting[task.id] = (
                         f"it comes after {', '.join(sorted(task.after - ended)[:NAMED])}"

@@ -65,14 +65,15 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
             hint=f"correct package or source of {folder(plan.recipe) / 'recipe.yaml'}",
         )
     built = Version(name.version)
-    wanted = Version(plan.version)
+    promised = Version(plan.version)
     parts = [
-        each.base_version if built.pre == ("a", 0) else each.public for each in (built, wanted)
+        release.base_version if built.pre == ("a", 0) else release.public
+        for release in (built, promised)
     ]
     version, expected = map(canonicalize_version, parts)
-    known = any(built.release) and not built.is_devrelease
-    if known and version != expected:
+    says_its_release = any(built.release) and not built.is_devrelease
+    if says_its_release and version != expected:
         raise BuildFailedError(
-            f"the build made {plan.package} {built}, and the recipe's version is {wanted.public}",
+            f"the build made {plan.package} {built}, and the recipe's version is {promised.public}",
             hint=f"correct version or source of {folder(plan.recipe) / 'recipe.yaml'}",
         )

@@ -29,8 +29,9 @@ from farm.base.yamlfile import first_fault
 from farm.plan.file import Plan
 from farm.run import inputs, preflight, resume
 from farm.run.backends import check_engine, open_backend
-from farm.run.journal import EventKind, Journal, Request, Result, Run, Until, state_of
+from farm.run.journal import EventKind, Journal, Request, Result, Run, Until
 from farm.run.mainjob import MainJob
+from farm.run.run_state import state_of
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0
@@ -158,15 +159,15 @@ def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]])
     with open_journal(workspace.project, workspace.settings) as journal:
         if wanted:
             preflight.check_index(workspace, wanted[0][1])
-        made = {
+        makes = {
             f"{plan.package}=={plan.version} {plan.variant}"
             for plan, request in wanted
             if request.publishes
         }
         for plan, request in wanted:
             preflight.check_plan(workspace, plan, request)
-            here = all(f"{need} {plan.variant}" in made for need in plan.needs)
-            if not here and not inputs.is_being_built(journal, plan):
+            made_together = all(f"{need} {plan.variant}" in makes for need in plan.needs)
+            if not made_together and not inputs.is_being_built(journal, plan):
                 inputs.published_needs(workspace, plan)
 
 
@@ -201,20 +202,20 @@ def cancel(workspace: Workspace, run_ids: Sequence[str]) -> Cancelled:
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = [journal.run(run_id) for run_id in run_ids]
         too_late = {}
-        asked = []
+        to_stop = []
         # The requests first, all of them: a controller that is just submitting reads it after it
         # has a handle.
         for run in runs:
             if run.finished is not None:
                 too_late[run.id] = f"it has ended: {state_of(journal, run).phase}"
             elif journal.event_unless(run.id, EventKind.CANCEL, EventKind.PUBLISHING):
-                asked.append(run)
+                to_stop.append(run)
             else:
                 too_late[run.id] = _why_too_late(journal, run)
-        for run in asked:
+        for run in to_stop:
             _stop(workspace, journal, run)
         ended = []
-        for run in asked:
+        for run in to_stop:
             now = _wait_for_end(journal, run)
             if now.exit_code == ExitCode.INTERRUPTED:
                 ended.append(now)

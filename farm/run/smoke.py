@@ -261,8 +261,10 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
             TESTED_AT: datetime.now(UTC).isoformat(timespec="seconds"),
             TESTED_WHEEL: file.hashes.sha256,
         }
-        kept = report.model_copy(update={"output_tail": "", "facts": {**report.facts, **facts}})
-        data = kept.to_json().encode()
+        trimmed_report = report.model_copy(
+            update={"output_tail": "", "facts": {**report.facts, **facts}}
+        )
+        data = trimmed_report.to_json().encode()
         key = hashlib.sha256(data).hexdigest()[:16]
         store.create(f"{SMOKE}{file.filename}/{key}.json", data, content_type="application/json")
     except FarmError as error:

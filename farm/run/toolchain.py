@@ -119,13 +119,13 @@ def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcome
 
 def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
     """Returns what was found."""
-    wanted = plan.parsed_variant.python_version
+    python_version = plan.parsed_variant.python_version
     # The `python3` of the build's own PATH, not this interpreter: it is the one that builds.
     version, *absent = _output(["python3", "-c", LOOK], environment).split()
-    if version != wanted:
+    if version != python_version:
         raise NoRunnerError(
-            f"the plan is for Python {wanted}; python3 here is {version}",
-            hint=f"put a python3 that is {wanted} first into PATH, with python3-dev, build, "
+            f"the plan is for Python {python_version}; python3 here is {version}",
+            hint=f"put a python3 that is {python_version} first into PATH, with python3-dev, build, "
             "setuptools and wheel",
         )
     if absent:
@@ -145,7 +145,7 @@ def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
         # false` promises none.
         command += ["--sm", str(min(plan.parsed_variant.sms))]
     _output(command, environment)
-    return f"Python {wanted}, {plan.env['CXX']}" + (
+    return f"Python {python_version}, {plan.env['CXX']}" + (
         f", CUDA {plan.toolkit.cuda}" if plan.toolkit else ""
     )
 
@@ -261,7 +261,7 @@ def _image(
             line=watcher.line,
             note=watcher.note,
         )
-        wanted = images.Toolchain(
+        toolchain_image = images.Toolchain(
             repository="farm/toolchain",
             context=rendered.image,
             digest=rendered.image_digest,
@@ -276,7 +276,7 @@ def _image(
             wheels=lambda: _toolkit_wheels(workspace, plan),
         )
         image = images.ensure_image(
-            client, wanted, log=folder / "image.log", line=watcher.line, note=watcher.note
+            client, toolchain_image, log=folder / "image.log", line=watcher.line, note=watcher.note
         )
         # For the provenance: the journal does not hold it.
         (folder / IMAGE).write_text(image.id, encoding="utf-8")
@@ -345,21 +345,21 @@ def unpacked_toolchain(
     assert isinstance(engine, SlurmEngine)
     image = f"toolchain-{rendered.image_digest[:24]}"
     engine.check_folder(recipe(plan.recipe).disk_gb * 1e9)  # before minutes of packing
-    if there := engine.image(image):
+    if unpacked := engine.image(image):
         with outcomes.timed("image", workspace.watcher) as step:
             (folder / IMAGE).write_text(
-                there["id"], encoding="utf-8"
+                unpacked["id"], encoding="utf-8"
             )  # for the provenance, as in `_image`
             step.result = f"{image}, in {engine.folder}"
         return image
     with contextlib.closing(open_backend(workspace, "docker")) as maker:
         assert isinstance(maker.engine, DockerEngine)
-        made = _image(workspace, maker, plan, rendered, folder, outcomes)
+        image_tag = _image(workspace, maker, plan, rendered, folder, outcomes)
         with outcomes.timed("unpack", workspace.watcher) as step:
-            packed = pack_toolchain(workspace, maker.engine, made, whole=True)
+            packed = pack_toolchain(workspace, maker.engine, image_tag, whole=True)
             image_id = (folder / IMAGE).read_text(encoding="utf-8")
             engine.add_toolchain(
-                image, packed, image_id, maker.engine.image_environment(made), workspace.id
+                image, packed, image_id, maker.engine.image_environment(image_tag), workspace.id
             )
             step.result = f"{image} into {engine.folder}"
     return image
@@ -373,8 +373,8 @@ def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:
     cache.mkdir(parents=True, exist_ok=True)
     wheels = plan.toolkit.wheels if plan.toolkit else []
     return {
-        str(each.file): fetch(each, cache, mirror=None, line=workspace.watcher.line)
-        for each in wheels
+        str(wheel.file): fetch(wheel, cache, mirror=None, line=workspace.watcher.line)
+        for wheel in wheels
     }
 
 
@@ -383,18 +383,18 @@ def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
     refuses it.
     """
     repository, _, name = tag.partition(":")
-    there = f"{registry}/{repository}"
+    remote_name = f"{registry}/{repository}"
     problem = None
     try:
         for _ in range(PUSH_ATTEMPTS):
             # In the loop: runs that push the same image give it the same name, and the first that
             # is done removes it.
-            client.images.get(tag).tag(there, name)
-            events = list(client.images.push(there, name, stream=True, decode=True))
+            client.images.get(tag).tag(remote_name, name)
+            events = list(client.images.push(remote_name, name, stream=True, decode=True))
             with contextlib.suppress(
                 docker.errors.APIError
             ):  # it is gone, or in use: a name that stays does no harm
-                client.images.remove(f"{there}:{name}")
+                client.images.remove(f"{remote_name}:{name}")
             problem = next((event["error"] for event in events if "error" in event), None)
             if problem is None:
                 return any(event.get("status") == "Pushed" for event in events)
@@ -403,5 +403,5 @@ def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
     except ERRORS as error:
         problem = str(error)
     raise InfrastructureError(
-        f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?"
+        f"{remote_name}:{name} cannot be pushed: {problem}", hint="is the registry up?"
     )

@@ -58,9 +58,11 @@ def digest_of(report: Report) -> str:
 def refusal(report: Report, report_file: Path | None = None) -> VerificationFailedError:
     """The error that says everything that a report found."""
     lines: list[str] = []
-    held = [finding for finding in report.findings if finding.waived is None]
+    open_findings = [finding for finding in report.findings if finding.waived is None]
     # Said once of findings in a row that have it in common: a CPU's extensions are ten.
-    for (why, fix), findings in groupby(held, key=lambda finding: (finding.why, finding.fix)):
+    for (why, fix), findings in groupby(
+        open_findings, key=lambda finding: (finding.why, finding.fix)
+    ):
         lines += [f"  - {finding.text}" for finding in findings]
         lines.append(f"    why: {why}\n    fix: {fix}")
     return VerificationFailedError(

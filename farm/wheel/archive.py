@@ -125,9 +125,9 @@ def check_is_file(path: Path) -> None:
     """Before it is opened: opening a pipe waits for who writes it, and some devices have no end."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise UsageError(
-            f"{path} is {what}, not a wheel", hint="`pip wheel` or `pip download` makes one"
+            f"{path} is {kind}, not a wheel", hint="`pip wheel` or `pip download` makes one"
         )
 
 
@@ -244,11 +244,11 @@ class Archive:
                 sha.update(chunk)
             yield sha.hexdigest(), None
         elif self.entry(name).size <= _IN_MEMORY:
-            rest = []
+            following = []
             for chunk in chunks:
                 sha.update(chunk)
-                rest.append(chunk)
-            yield sha.hexdigest(), b"".join([first, *rest])
+                following.append(chunk)
+            yield sha.hexdigest(), b"".join([first, *following])
         else:
             with tempfile.TemporaryFile() as spool:
                 spool.write(first)
@@ -337,8 +337,8 @@ def _read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
             refuse(
                 f"{entry.header_offset - position} bytes before it belong to no member", entry.name
             )
-        whole, position = _check_local_header(file, entry, start, flags)
-        checked.append(whole)
+        member, position = _check_local_header(file, entry, start, flags)
+        checked.append(member)
     if position != start:
         refuse("bytes between the last member and the directory belong to no member")
     return checked
@@ -350,15 +350,17 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
         refuse("not a wheel: too short for a ZIP file")
     end_at = size - _END.size
     file.seek(end_at)
-    magic, disk, disk2, here, count, length, start, comment = _END.unpack(file.read(_END.size))
+    magic, disk, disk2, on_this_disk, count, length, start, comment = _END.unpack(
+        file.read(_END.size)
+    )
     if magic != b"PK\5\6" or comment:
         refuse(
             "not a wheel: no ZIP end record at the end of the file (cut off, bytes appended, or a "
             "comment)"
         )
     # A field of all ones says that the ZIP64 record holds the value (APPNOTE 4.4.1.4).
-    if LIMIT16 not in (here, count) and _SEE_ZIP64 not in (length, start):
-        if disk or disk2 or here != count:
+    if LIMIT16 not in (on_this_disk, count) and _SEE_ZIP64 not in (length, start):
+        if disk or disk2 or on_this_disk != count:
             refuse("not a wheel: a ZIP file of several disks")
         return count, start, length, end_at
     # The three end structures stand back to back. The format allows gaps, which could hide a second
@@ -369,7 +371,7 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
         refuse("not a wheel: the ZIP64 end record is missing")
     file.seek(end64_at)
     raw = file.read(_END64.size + _LOCATOR.size)
-    magic, record, _, _, disk, disk2, here, count, length, start = _END64.unpack_from(raw)
+    magic, record, _, _, disk, disk2, on_this_disk, count, length, start = _END64.unpack_from(raw)
     magic2, disk3, recorded_at, disks = _LOCATOR.unpack_from(raw, _END64.size)
     if (
         magic != b"PK\6\6"
@@ -378,7 +380,7 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
         or record != _END64.size - 12
     ):
         refuse("not a wheel: the ZIP64 end record is damaged")
-    if disk or disk2 or disk3 or disks > 1 or here != count:
+    if disk or disk2 or disk3 or disks > 1 or on_this_disk != count:
         refuse("not a wheel: a ZIP file of several disks")
     return count, start, length, end64_at
 
@@ -447,16 +449,16 @@ def _zip64(
             wide = extra[position + 4 : position + 4 + length]
         position += 4 + length
     result = []
-    taken = 0
+    used = 0
     for value in values:
         if value == _SEE_ZIP64 and wide is not None:
-            if taken + 8 > len(wide):
+            if used + 8 > len(wide):
                 refuse("its ZIP64 field is cut off", name)
-            result.append(int.from_bytes(wide[taken : taken + 8], "little"))
-            taken += 8
+            result.append(int.from_bytes(wide[used : used + 8], "little"))
+            used += 8
         else:
             result.append(value)
-    if wide is not None and taken < len(wide) and not spare:
+    if wide is not None and used < len(wide) and not spare:
         refuse("its ZIP64 field holds what no other field refers to", name)
     return tuple(result)
 
@@ -493,8 +495,10 @@ def _check_local_header(
     if extra_length:
         extra = file.read(extra_length)
         # Bazel's wheels have the sizes in both places.
-        again = _LOCAL64.pack(1, 16, entry.size, entry.compressed) in extra
-        size, compressed = _zip64(extra, (size, compressed), entry.name, spare=deferred or again)
+        sizes_repeated = _LOCAL64.pack(1, 16, entry.size, entry.compressed) in extra
+        size, compressed = _zip64(
+            extra, (size, compressed), entry.name, spare=deferred or sizes_repeated
+        )
     same = (method, crc, compressed, size) == (
         entry.method,
         entry.crc,
@@ -646,10 +650,10 @@ def _check_link(name: str, raw: bytes) -> None:
     ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
     if ups > name.count("/"):
         refuse(f"a symbolic link out of the wheel, to {target!r}", name)
-    rest = "/".join(parts[ups:])
-    if rest:
+    below_root = "/".join(parts[ups:])
+    if below_root:
         try:
-            check_name(rest)
+            check_name(below_root)
         except VerificationFailedError:
             refuse(f"a symbolic link to an unsafe path, {target!r}", name)
 

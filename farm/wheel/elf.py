@@ -317,7 +317,7 @@ class _Reader:
         position = self._file_offset(tags.get(_DT_VERNEED))
         if position is None or strings is None:
             return {}
-        found: dict[str, tuple[str, ...]] = {}
+        versions: dict[str, tuple[str, ...]] = {}
         budget = _MAX_VERSIONS
         for _ in range(min(tags.get(_DT_VERNEEDNUM, 0), _MAX_VERSIONS)):
             # Elf_Verneed: version, count, file name, offset of the first Elf_Vernaux, offset of the
@@ -339,15 +339,15 @@ class _Reader:
                 numbers.append(number)
                 entry += step
             library = self._string(strings + file)
-            found[library] = found.get(library, ()) + tuple(names)
+            versions[library] = versions.get(library, ()) + tuple(names)
             for number, version in zip(numbers, names, strict=True):
                 self.version_names[number] = library, version
             if not following:
-                return found
+                return versions
             position += following
         if tags.get(_DT_VERNEEDNUM):
             raise damaged("the versions that it requires have no end")
-        return found
+        return versions
 
     def _sections(self, table: int, size: int, count: int, names: int) -> tuple[Section, ...]:
         if table == 0:
@@ -418,21 +418,21 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
         raise damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
     names = elf.sections[table.link].offset
     # One integer a symbol: a million tuples would take ten times the memory.
-    found: list[int] = []
+    packed: list[int] = []
     for name, info, _, section, address, _ in _SYMBOL.iter_unpack(
         data[start : start + count * _SYMBOL.size]
     ):
         if info & 15 in _FUNCTIONS and section:
             # The name's offset has 32 bits, so one integer orders by address and keeps the name.
-            found.append(address << 32 | name)
-    found.sort()
+            packed.append(address << 32 | name)
+    packed.sort()
     addresses = array("Q")
     offsets = array("Q")
-    for each in found:
+    for symbol in packed:
         # Aliases share an address (C1 and C2 constructors, weak names): the first name serves.
-        if not addresses or addresses[-1] != each >> 32:
-            addresses.append(each >> 32)
-            offsets.append(min(names + (each & 0xFFFFFFFF), len(data)))
+        if not addresses or addresses[-1] != symbol >> 32:
+            addresses.append(symbol >> 32)
+            offsets.append(min(names + (symbol & 0xFFFFFFFF), len(data)))
     return Functions(addresses, offsets)
 
 
@@ -489,7 +489,7 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
     text = data[names : names + tags.get(_DT_STRSZ, 0)]
     versions = _versions(data, elf, tags, count)
     highest = max([_GLOBAL, tags.get(_DT_VERDEFNUM, 0), *elf.version_names])
-    for number in {each & 0x7FFF for each in set(versions)}:
+    for number in {index_word & 0x7FFF for index_word in set(versions)}:
         if number > highest:
             raise damaged(f"a symbol is of version {number}, which is none")
     defined_versions = _defined_versions(data, elf, tags, text) if versions else {}
@@ -603,7 +603,9 @@ def _gnu_count(data: Buffer, at: int) -> int:
     chains = table + 4 * buckets
     if buckets > _MAX_SYMBOLS or chains > len(data):
         raise damaged("its hash table is cut off")
-    last = max((int(each) for each in struct.unpack(f"<{buckets}I", data[table:chains])), default=0)
+    last = max(
+        (int(bucket) for bucket in struct.unpack(f"<{buckets}I", data[table:chains])), default=0
+    )
     if last < first:
         return int(first)
     while True:

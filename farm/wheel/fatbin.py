@@ -421,8 +421,8 @@ def _looked_into(
             head = data[start : start + 52]
             # Each kernel has a section `.text.<name>`: a name in the table of names answers without
             # reading the symbols.
-            there = head[:4] == ELF_MAGIC and data.find(b"\0.text.", start, start + size) >= 0
-            return not there, architecture(head)
+            present = head[:4] == ELF_MAGIC and data.find(b"\0.text.", start, start + size) >= 0
+            return not present, architecture(head)
         content: bytes | None = data[start : start + size]
     elif unpacked > LOOKED_INTO:
         return False, None  # so large an image is not unpacked: it is taken to hold kernels
@@ -435,7 +435,7 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Co
     """Containers outside the known ranges, by their place in the file: the driver finds them by a
     pointer.
     """
-    found: list[Container] = []
+    containers: list[Container] = []
     position = 0
     while (position := data.find(_START, position)) >= 0:
         # The bytes of a known section were read by its headers already.
@@ -446,11 +446,13 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Co
         elif end == position + 16 or end > len(data):
             position += 1
         else:
-            found += (each._replace(offset=position) for each in read_fatbins(data, position, end))
+            containers += (
+                each._replace(offset=position) for each in read_fatbins(data, position, end)
+            )
             position = end
-        if len(found) > _MAX_ENTRIES:
+        if len(containers) > _MAX_ENTRIES:
             raise _damaged(position, f"more than {_MAX_ENTRIES} containers")
-    return found
+    return containers
 
 
 def _skip_padding(data: Buffer, position: int, end: int) -> int:

@@ -44,7 +44,7 @@ class WheelContents(Frozen):
 
     @field_serializer("libraries", "needs")
     def _by_name(self, facts: tuple[NamedTuple, ...]) -> list[Any]:
-        return [_plain(each) for each in facts]
+        return [_plain(fact) for fact in facts]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, strings, numbers."""

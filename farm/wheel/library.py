@@ -133,8 +133,8 @@ class Library(NamedTuple):
 
 def magics(name: str) -> tuple[bytes, ...]:
     """The first bytes of a library with this name."""
-    known = (ELF_MAGIC, FATBIN_MAGIC)
-    return (*known, PE_MAGIC) if name.lower().endswith(_DLLS) else known
+    first_bytes = (ELF_MAGIC, FATBIN_MAGIC)
+    return (*first_bytes, PE_MAGIC) if name.lower().endswith(_DLLS) else first_bytes
 
 
 class Code(NamedTuple):
@@ -209,13 +209,13 @@ def _of_dll(facts: Library, data: Buffer, pe: Pe) -> Library:
 
 def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     """A file of machine code for one GPU."""
-    whole = data[:]
-    if not has_kernel(whole):
+    content = data[:]
+    if not has_kernel(content):
         return (), 1
-    sm = architecture(whole) or 0
+    sm = architecture(content) or 0
     return (
         FatbinSet(
-            sass=(f"{sm}a" if is_specific(whole) else sm,), ptx=(), containers=1, bytes=len(data)
+            sass=(f"{sm}a" if is_specific(content) else sm,), ptx=(), containers=1, bytes=len(data)
         ),
     ), 0
 
@@ -223,14 +223,14 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
 def _ranges(data: Buffer, file: Elf | Pe) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Where fat binaries lie back to back, and where none is looked for."""
     if isinstance(file, Pe):
-        found = [
+        places = [
             (part.offset, part.end) for part in file.sections if part.name == PE_FATBIN_SECTION
         ]
-        if len(found) > 1:
+        if len(places) > 1:
             raise VerificationFailedError(
-                f"damaged PE file: {len(found)} sections {PE_FATBIN_SECTION}"
+                f"damaged PE file: {len(places)} sections {PE_FATBIN_SECTION}"
             )
-        return found, found
+        return places, places
     ranges = section_ranges(
         data, (part for part in file.sections if part.name in (FATBIN_SECTION, UNUSED_SECTION))
     )
@@ -267,9 +267,9 @@ def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
     """The needs of what runs on loading (`scan`), of all code (`sweep`), or of both."""
     level = code.level
     on_load = code.on_load
-    chosen = code.chosen if isinstance(file, Elf) else None
-    sweep = cache(lambda: scan_isa(data, file, level, None if on_load else chosen))
-    if on_load or chosen:
+    rules = code.chosen if isinstance(file, Elf) else None
+    sweep = cache(lambda: scan_isa(data, file, level, None if on_load else rules))
+    if on_load or rules:
         scan = scan_starts(data, file, level)
     else:
         scan = None
@@ -465,11 +465,11 @@ def with_open_calls(archive: Archive, contents: Contents) -> tuple[Library, ...]
     libraries = []
     for library in contents.libraries:
         code = library.instructions
-        others = [names for path, names in exports.items() if path != library.path]
-        if code is not None and others and library.path in contents.symbols:
-            taken = _taken(contents.symbols[library.path])
-            by_name = bool(taken & _BY_NAME) and _calls_by_name(archive, library, code)
-            if by_name or any(taken & names for names in others):
+        exported = [names for path, names in exports.items() if path != library.path]
+        if code is not None and exported and library.path in contents.symbols:
+            imported = _taken(contents.symbols[library.path])
+            by_name = bool(imported & _BY_NAME) and _calls_by_name(archive, library, code)
+            if by_name or any(imported & names for names in exported):
                 code = code._replace(open_ends=code.open_ends + 1)
         libraries.append(library._replace(instructions=code))
     return tuple(libraries)
@@ -480,8 +480,8 @@ def _calls_by_name(archive: Archive, library: Library, code: Instructions) -> bo
     if code.starts is None:  # its whole code keeps to the level, so it was not followed
         question = Code(code.level, on_load=True)
         with archive.content(library.path, magics(library.path)) as (_, data):
-            again = read_library(library.path, "", data or b"", question, device=False)
-        code = again.instructions or code
+            scanned = read_library(library.path, "", data or b"", question, device=False)
+        code = scanned.instructions or code
     return code.calls is None or bool(code.calls & _BY_NAME)
 
 

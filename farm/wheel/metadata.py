@@ -211,13 +211,13 @@ def with_tags(wheel: bytes, tags: Sequence[str]) -> bytes:
     one.
     """
     head, _, _ = _split(wheel)
-    kept: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for line in head.decode("utf-8").splitlines():
         name = line.partition(":")[0].lower()
         if line and name != "tag":
-            kept.setdefault(name, line)
+            headers.setdefault(name, line)
     return "".join(
-        f"{line}\n" for line in (*kept.values(), *(f"Tag: {tag}" for tag in tags))
+        f"{line}\n" for line in (*headers.values(), *(f"Tag: {tag}" for tag in tags))
     ).encode()
 
 
@@ -407,22 +407,22 @@ def compare_record(
     signatures = {f"{record}.jws", f"{record}.p7s"}
     unhashed = {record, *signatures}
     problems = []
-    listed: set[str] = set()
+    paths: set[str] = set()
     for row in rows:
         path = row.path
         if path in signatures:
             problems.append((path, "listed in RECORD, which it signs"))
-        elif path in listed:
+        elif path in paths:
             problems.append((path, "listed twice in RECORD"))
         elif path not in files:
             problems.append((path, "listed in RECORD but not in the wheel"))
         elif problem := _compare_row(archive, row, files[path], hashed=path not in unhashed):
             problems.append((path, problem))
-        listed.add(path)
-    if record not in listed:
+        paths.add(path)
+    if record not in paths:
         problems.append((record, "RECORD does not list itself"))
     for path in files:
-        if path not in listed and path not in unhashed:
+        if path not in paths and path not in unhashed:
             problems.append((path, "in the wheel but not in RECORD"))
     return problems
 

@@ -78,10 +78,10 @@ TWO_OPENMP = (
 def two_openmp(library: Library) -> str | None:
     """The OpenMP runtimes that a DLL imports, where there is more than one."""
     if library.format == "pe":
-        found = openmp_runtimes((*library.needed, *library.delay_needed))
+        runtimes = openmp_runtimes((*library.needed, *library.delay_needed))
     else:
-        found = []
-    return ", ".join(found) if len(found) > 1 else None
+        runtimes = []
+    return ", ".join(runtimes) if len(runtimes) > 1 else None
 
 
 def installed_path(member: str) -> str:
@@ -170,15 +170,15 @@ def resolve(
     loadable = [
         library for library in everything if library.is_loadable and library.format == "elf"
     ]
-    others = [library for library in dependencies if library.is_loadable]
+    from_dependencies = [library for library in dependencies if library.is_loadable]
     places = {(installed_path(library.path), library.machine): library.path for library in loadable}
     names: dict[tuple[str, str], str] = {}
-    beside = {
+    dependency_places = {
         (installed_path(each.path), each.machine): each.path
-        for each in others
+        for each in from_dependencies
         if each.format == "elf"
     }
-    for library in (*loadable, *others):
+    for library in (*loadable, *from_dependencies):
         for name in (posixpath.basename(library.path), library.soname):
             if name:
                 # By file name and by SONAME: the loader compares needs with the SONAMEs of what is
@@ -191,13 +191,15 @@ def resolve(
         # In the loader's order. The wheel's own file comes before one of another wheel at the same
         # place.
         for path in paths:
-            for answer, where in ((Answer.WHEEL, places), (Answer.DEPENDENCY, beside)):
+            for answer, where in ((Answer.WHEEL, places), (Answer.DEPENDENCY, dependency_places)):
                 if by := where.get((path, library.machine)):
                     return Need(library.path, name, answer, by)
         by = names.get((name, library.machine))
         # Where a dependency that was given holds it, the loader must find it there: no exclusion
         # hides that.
-        if by not in beside.values() and any(fnmatchcase(name, pattern) for pattern in patterns):
+        if by not in dependency_places.values() and any(
+            fnmatchcase(name, pattern) for pattern in patterns
+        ):
             return Need(library.path, name, Answer.EXCLUDED)
         if is_system_library(name):
             return Need(library.path, name, Answer.SYSTEM)
@@ -211,7 +213,7 @@ def resolve(
         ]
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(
-        dlls, exclude, [library for library in others if library.format == "pe"]
+        dlls, exclude, [library for library in from_dependencies if library.format == "pe"]
     )
 
 
@@ -232,7 +234,7 @@ def _inherited(
     or in turn.
     """
     by_path = {library.path: library for library in libraries}
-    found: dict[str, list[str]] = {}
+    inherited: dict[str, list[str]] = {}
     waiting = [library for library in libraries if not library.has_runpath and library.search_path]
     # RPATHs pass from library to library until nothing new arrives; the bound is for wheels that
     # are made to go on.
@@ -242,28 +244,28 @@ def _inherited(
         library = waiting.pop()
         # What has a RUNPATH asks no RPATH, neither its own nor an inherited one, but hands those of
         # its loaders on.
-        folders = list(found.get(library.path, ()))
-        own = search_folders(library)
-        folders += [] if library.has_runpath else own
+        folders = list(inherited.get(library.path, ()))
+        search = search_folders(library)
+        folders += [] if library.has_runpath else search
         for name in library.needed:
-            for place in _paths(library, name, [*own, *folders]):
+            for place in _paths(library, name, [*search, *folders]):
                 path = places.get((place, library.machine))
                 if path is None or path == library.path or by_path[path].has_runpath:
                     continue
-                known = found.setdefault(path, [])
-                new = [each for each in folders if each not in known]
+                so_far = inherited.setdefault(path, [])
+                new = [entry for entry in folders if entry not in so_far]
                 if new:
-                    known += new
+                    so_far += new
                     waiting.append(by_path[path])
                 break
-    return found
+    return inherited
 
 
 def search_folders(library: Library) -> list[str]:
     """The folders inside the installed wheel where the loader looks for what `library` needs."""
     # Other entries lead out of the wheel: to the system, or to the machine that built it.
-    found = (inside(library.path, entry) for entry in library.search_path)
-    return [folder for folder in found if folder is not None]
+    folders = (inside(library.path, entry) for entry in library.search_path)
+    return [folder for folder in folders if folder is not None]
 
 
 def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[SystemNeed]:
@@ -275,14 +277,14 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[Sy
     result = []
     for library in libraries:
         if library.is_loadable and library.format == "elf":
-            own = inside.get(library.path, set())
+            answered = inside.get(library.path, set())
             versions = {
                 name
                 for file, names in library.versions.items()
-                if file not in own
+                if file not in answered
                 for name in names
             }
-            names = frozenset(library.needed) - own
+            names = frozenset(library.needed) - answered
             result.append(SystemNeed(library.path, names, frozenset(versions)))
     return result
 
@@ -302,7 +304,7 @@ def resolve_dlls(
     places: dict[tuple[str, str, str], str] = {}
     names: dict[tuple[str, str], str] = {}
     added: set[str] = set()
-    theirs = {library.path for library in dependencies}
+    dependency_paths = {library.path for library in dependencies}
     for library in (*loadable, *dependencies):
         # Windows' names do not tell cases apart, and neither does its loader.
         folder, name = posixpath.split(installed_path(library.path).lower())
@@ -319,7 +321,7 @@ def resolve_dlls(
         for name, when in wants(library):
             keys = ((folder, name.lower(), library.machine) for folder in folders)
             by = next((places[key] for key in keys if key in places), None)
-            answer = Answer.DEPENDENCY if by in theirs else _answer(name, by, exclude)
+            answer = Answer.DEPENDENCY if by in dependency_paths else _answer(name, by, exclude)
             if answer is Answer.MISSING:
                 # In the wheel all the same? Then it is where the loader does not look.
                 by = names.get((name.lower(), library.machine))
@@ -333,8 +335,8 @@ def _answer(name: str, by: str | None, exclude: Sequence[str]) -> Answer:
         return Answer.WHEEL
     if fits(name, tuple(exclude)):
         return Answer.EXCLUDED
-    known = owner(name)
-    return Answer.MISSING if known is None else Answer(known)
+    source = owner(name)
+    return Answer.MISSING if source is None else Answer(source)
 
 
 @dataclass(frozen=True)
@@ -356,36 +358,36 @@ def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[Dependency
         UsageError: A file cannot be read, or a wheel that was given by name is not required.
         VerificationFailedError: A required wheel is damaged, or two fit one requirement.
     """
-    wanted = _requirements(info)
-    found: dict[str, Path] = {}
+    requirements = _requirements(info)
+    wheels: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: no such file or folder")
         for file in sorted(path.glob("*.whl")) if path.is_dir() else [path]:
             name = parse_wheel_name(file.name)
             fits = any(
-                same_name(each.name, name.name)
-                and each.specifier.contains(name.version, prereleases=True)
-                for each in wanted
+                same_name(requirement.name, name.name)
+                and requirement.specifier.contains(name.version, prereleases=True)
+                for requirement in requirements
             )
             if not fits and path.is_dir():
                 continue
             if not fits:
                 raise UsageError(
                     f"{file.name} is not a dependency of {info.name} {info.version}",
-                    hint=f"its METADATA requires: {', '.join(map(str, wanted)) or 'nothing'}",
+                    hint=f"its METADATA requires: {', '.join(map(str, requirements)) or 'nothing'}",
                 )
-            if name.name in found:
+            if name.name in wheels:
                 raise UsageError(
-                    f"{found[name.name].name} and {file.name}: two wheels for one dependency"
+                    f"{wheels[name.name].name} and {file.name}: two wheels for one dependency"
                 )
-            found[name.name] = file
-    return tuple(_read(file) for _, file in sorted(found.items()))
+            wheels[name.name] = file
+    return tuple(_read(file) for _, file in sorted(wheels.items()))
 
 
 def required(info: DistInfo) -> set[str]:
     """The names, in normal form, of what METADATA requires."""
-    return {canonicalize_name(each.name) for each in _requirements(info)}
+    return {canonicalize_name(requirement.name) for requirement in _requirements(info)}
 
 
 def brings(library: str, requires: Iterable[str]) -> str | None:
@@ -418,13 +420,13 @@ def brings(library: str, requires: Iterable[str]) -> str | None:
 
 def _requirements(info: DistInfo) -> list[Requirement]:
     """Requirements of METADATA; unreadable ones are another check's finding."""
-    found = []
+    requirements = []
     for line in info.requires_dist:
         try:
-            found.append(read_requirement(line))
+            requirements.append(read_requirement(line))
         except InvalidRequirement:
             continue
-    return found
+    return requirements
 
 
 def _read(path: Path) -> DependencyWheel:

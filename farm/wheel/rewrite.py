@@ -78,7 +78,7 @@ def rewrite(
         (sha256, length) of each new member and of RECORD, by name.
     """
     renamed = rename or {}
-    kept = [
+    copied = [
         (entry, renamed.get(name, name))
         for name, entry in source.members.items()
         if name not in drop
@@ -88,7 +88,9 @@ def rewrite(
     for name in (*renamed.values(), *added):
         check_name(name)
     if twice := [
-        name for name, count in Counter([*(name for _, name in kept), *added]).items() if count > 1
+        name
+        for name, count in Counter([*(name for _, name in copied), *added]).items()
+        if count > 1
     ]:
         raise VerificationFailedError(f"member {twice[0]!r}: the new wheel would hold it twice")
     try:
@@ -102,10 +104,12 @@ def rewrite(
             stack.callback(temporary.unlink, missing_ok=True)
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
-                for entry, name in kept:
+                for entry, name in copied:
                     writer.copy(source, entry, name)
                 rows = [
-                    Row(name, *hashes[entry.name]) for entry, name in kept if not name.endswith("/")
+                    Row(name, *hashes[entry.name])
+                    for entry, name in copied
+                    if not name.endswith("/")
                 ]
                 written = {}
                 for member in new:

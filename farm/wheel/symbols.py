@@ -65,7 +65,7 @@ def missing_names(
     needs_of: dict[str, list[Need]] = {}
     for need in needs:
         needs_of.setdefault(need.who, []).append(need)
-    given = given_names(symbols)
+    exported = given_names(symbols)
     for library in libraries:
         table = symbols.get(library.path)
         if library.error or not library.is_loadable or table is None:
@@ -77,7 +77,7 @@ def missing_names(
         else:
             missing = [
                 *_missing_versioned(library, table, needs_of.get(library.path, []), symbols),
-                *_missing_unversioned(library, table, needs_of, given, tags),
+                *_missing_unversioned(library, table, needs_of, exported, tags),
             ]
             if missing:
                 yield library.path, f"undefined symbol: {_first(sorted(missing))}"
@@ -90,8 +90,8 @@ def given_names(symbols: _Tables) -> frozenset[str]:
 
 
 def _first(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + more
+    tail = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + tail
 
 
 def _missing_versioned(
@@ -198,13 +198,15 @@ def _not_exported(
 ) -> Iterator[tuple[str, str]]:
     """Functions that a DLL takes from others that do not export them."""
     inside = {need.name.lower(): need.by for need in needs if need.answer is Answer.WHEEL}
-    for dll, taken in table.imports.items():
+    for dll, imported in table.imports.items():
         giver = symbols.get(inside.get(dll) or "")
         if isinstance(giver, DllSymbols):
-            missing = sorted(taken - giver.exports)
+            missing = sorted(imported - giver.exports)
             reason = "which does not export it"
         else:
-            missing = sorted(name for name in taken if _windows_lacks(dll, name, library.machine))
+            missing = sorted(
+                name for name in imported if _windows_lacks(dll, name, library.machine)
+            )
             reason = NEWER_WINDOWS
         if missing:
             yield library.path, f"takes {_first(missing)} from {dll}, {reason}"

@@ -66,12 +66,12 @@ def levels() -> tuple[Level, ...]:
     """All manylinux levels of the installed auditwheel, oldest glibc first."""
     file = resources.files("auditwheel") / "policy" / "manylinux-policy.json"
     # auditwheel also lists `linux`, which promises nothing.
-    found = [
+    by_name = [
         _level(raw)
         for raw in json.loads(file.read_text(encoding="utf-8"))
         if raw["name"] != DEFAULT
     ]
-    return tuple(sorted(found, key=lambda level: level.glibc))
+    return tuple(sorted(by_name, key=lambda level: level.glibc))
 
 
 def _level(raw: dict[str, Any]) -> Level:
@@ -204,8 +204,8 @@ def platform_machine(tags: frozenset[str]) -> str | None:
     """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one
     machine.
     """
-    found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
-    machines = {match[1] if match else "" for match in found}
+    matches = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
+    machines = {match[1] if match else "" for match in matches}
     return (machines.pop() or None) if len(machines) == 1 else None
 
 

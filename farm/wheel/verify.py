@@ -132,10 +132,10 @@ def _not_read(error: VerificationFailedError) -> list[Check]:
         fix="build or download the wheel again; do not install this file",
         waivable=False,  # nothing else was checked
     )
-    others = [name for name in CHECKS if name != "archive"]
+    unread = [name for name in CHECKS if name != "archive"]
     return [
         outcome("archive", [unreadable]),
-        *(not_run(name, "the archive cannot be read") for name in others),
+        *(not_run(name, "the archive cannot be read") for name in unread),
     ]
 
 

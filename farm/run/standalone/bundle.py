@@ -166,16 +166,16 @@ def look_for(
     manifest: dict[str, Any], folders: list[Path]
 ) -> tuple[list[tuple[Path, dict[str, Any]]], list[str]]:
     """The parts that are here, and the names of those that are not."""
-    found = []
+    present = []
     missing = []
     for part in manifest["parts"]:
         paths = [folder / part["name"] for folder in folders if (folder / part["name"]).is_file()]
         # A part that is still being copied has its name already, but not its size.
         if paths and paths[0].stat().st_size == part["size"]:
-            found.append((paths[0], part))
+            present.append((paths[0], part))
         else:
             missing.append(part["name"])
-    return found, missing
+    return present, missing
 
 
 def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
@@ -188,23 +188,23 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
             return
         say(f"{state / changed} is not as it was unpacked: unpacking again")
         ready.unlink()
-    found, missing = look_for(manifest, folders)
+    present, missing = look_for(manifest, folders)
     if missing:
         leave(
             AGAIN,
-            f"{len(found)} parts are here; missing: {', '.join(missing)}",
+            f"{len(present)} parts are here; missing: {', '.join(missing)}",
             "copy them here and call again",
         )
-    say(f"unpacking {len(found)} parts into {state}")
+    say(f"unpacking {len(present)} parts into {state}")
     start = time.monotonic()
     for leftover in state.glob(".copy-*"):  # of a part, by a call that was killed
         leftover.unlink()
     for name in ("root", *inputs):
         # What a killed call unpacked: there is no telling which of its files are whole.
         shutil.rmtree(state / name, ignore_errors=True)
-    size = sum(entry["size"] for _, entry in found)
+    size = sum(entry["size"] for _, entry in present)
     with tarfile.open(
-        fileobj=io.BufferedReader(transfer.Stream(joined(found, state), size), 1 << 20), mode="r|"
+        fileobj=io.BufferedReader(transfer.Stream(joined(present, state), size), 1 << 20), mode="r|"
     ) as archive:
         for member in archive:
             stream = archive.extractfile(member)
@@ -247,15 +247,17 @@ def contents(state: Path, inputs: list[str]) -> dict[str, str]:
     """Properties of each unpacked file that must not change: its hash and mode, or where a link
     leads.
     """
-    found = {}
+    properties = {}
     for path in (each for name in ("root", *inputs) for each in walk(state, state / name)):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
-            found[path.relative_to(state).as_posix()] = f"-> {os.readlink(path)}"  # noqa: PTH115 no Path of it
+            properties[path.relative_to(state).as_posix()] = f"-> {os.readlink(path)}"  # noqa: PTH115 no Path of it
         else:
-            what = digest(path) if stat.S_ISREG(status.st_mode) else "no plain file"
-            found[path.relative_to(state).as_posix()] = f"{stat.S_IMODE(status.st_mode):o} {what}"
-    return found
+            content = digest(path) if stat.S_ISREG(status.st_mode) else "no plain file"
+            properties[path.relative_to(state).as_posix()] = (
+                f"{stat.S_IMODE(status.st_mode):o} {content}"
+            )
+    return properties
 
 
 def walk(state: Path, folder: Path) -> Iterator[Path]:
@@ -299,15 +301,15 @@ def failure(log: Path) -> str:
         stream.seek(max(0, log.stat().st_size - (4 << 20)))
         lines = stream.read().decode("utf-8", "replace").splitlines()
     failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), None)
-    shown = lines[-SHOWN:]
+    excerpt = lines[-SHOWN:]
     if failed is not None:
         # The step's own lines end where the next step reports.
         end = next(
             (i for i in range(failed, len(lines)) if lines[i].startswith(("[", "ninja: "))),
             len(lines),
         )
-        shown = lines[failed:end][:SHOWN]
-    return plain_lines("\n".join(cut_off(line) for line in shown))
+        excerpt = lines[failed:end][:SHOWN]
+    return plain_lines("\n".join(cut_off(line) for line in excerpt))
 
 
 def cut_off(line: str) -> str:
@@ -401,10 +403,10 @@ def follow(engine: HostEngine, handle: str, log: Path, wait_s: float | None) -> 
                 first = first or (now, done)
                 rate = (done - first[1]) / (now - first[0]) if now > first[0] else 0.0
                 if rate > 0:
-                    left = f", about {(total - done) / rate / 60:.0f} min left"
+                    remaining = f", about {(total - done) / rate / 60:.0f} min left"
                 else:
-                    left = ""
-                say(f"[{done}/{total}] {rate * 60:.0f} steps a minute{left}")
+                    remaining = ""
+                say(f"[{done}/{total}] {rate * 60:.0f} steps a minute{remaining}")
             else:
                 last = log.read_bytes()[-200:].decode("utf-8", "replace").strip().splitlines()
                 say(plain(last[-1]) if last else "no output yet")
@@ -629,12 +631,12 @@ def check(manifest: dict[str, Any], folders: list[Path], folder: Path) -> int:
         "the toolchain can be entered "
         + ("as root" if os.geteuid() == 0 else "in a user namespace, without root")
     )
-    found, missing = look_for(manifest, folders)
+    present, missing = look_for(manifest, folders)
     if missing:
         leave(
             AGAIN,
-            f"{len(found)} parts are here; missing: {', '.join(missing)}",
+            f"{len(present)} parts are here; missing: {', '.join(missing)}",
             "copy them here and call again",
         )
-    say(f"all {len(found)} parts are here; this machine can build {manifest['name']}")
+    say(f"all {len(present)} parts are here; this machine can build {manifest['name']}")
     return 0

@@ -75,8 +75,8 @@ def _wrong(where: str, what: str) -> Finding:
 def _modules(contents: Contents) -> Iterator[_Module]:
     """The libraries that Python imports: those with a Python's suffix or with PyInit_."""
     for library in contents.libraries:
-        name, dot, rest = posixpath.basename(library.path).partition(".")
-        suffix = dot + rest
+        name, dot, ending = posixpath.basename(library.path).partition(".")
+        suffix = dot + ending
         if not library.is_loadable or not suffix.endswith(("so", "pyd")):
             continue
         symbols = contents.symbols.get(library.path)
@@ -235,6 +235,6 @@ def _other_python(
     elif abi in _FOR_MANY_PYTHONS:
         yield f"loads {name}, the library of one Python; {python}-{abi} is for many (python3.dll)"
     elif python.startswith("cp"):
-        wanted = (python.removeprefix("cp"), "t" in abi)
-        if (version, free_threaded) != wanted:
+        of_tag = (python.removeprefix("cp"), "t" in abi)
+        if (version, free_threaded) != of_tag:
             yield f"loads {name}, another Python's library than that of {python}-{abi}"

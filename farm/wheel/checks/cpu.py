@@ -57,14 +57,14 @@ def _beyond(path: str, code: Instructions, level: str) -> Iterator[Finding]:
     pattern = _CHANGING.sub("*", path)
     for feature, (count, places) in code.beyond.items():
         at = ", ".join(places)
-        what = f"{count} instructions need {feature}, first at {at}"
+        text = f"{count} instructions need {feature}, first at {at}"
         if code.starts is not None:
-            what = f"{count} instructions run on loading or at exit need {feature}, first at {at}"
-            yield _on_load(path, what, level)
+            text = f"{count} instructions run on loading or at exit need {feature}, first at {at}"
+            yield _on_load(path, text, level)
         elif asks_the_cpu:
-            yield _known_to_ask(path, what, level, pattern)
+            yield _known_to_ask(path, text, level, pattern)
         else:
-            yield _code(path, what, level, pattern)
+            yield _code(path, text, level, pattern)
 
 
 def _illegal_instruction(level: str) -> str:

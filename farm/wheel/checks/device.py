@@ -108,8 +108,8 @@ def _lacking(
         empty = sum(library.empty_fatbins for library in contents.libraries)
         note = f" ({empty} fat binaries hold no kernel)" if empty else ""
         promise = _listed(promised)
-        what = f"no library of the wheel's own holds device code{note}; promised: {promise}"
-        yield _lacks(kind, "", what)
+        text = f"no library of the wheel's own holds device code{note}; promised: {promise}"
+        yield _lacks(kind, "", text)
     for library in libraries:
         for group in _checked_groups(library, policy):
             architectures: _Architectures = getattr(group, kind)
@@ -117,11 +117,11 @@ def _lacking(
                 gpu for gpu in promised if not any(is_code_for(gpu, arch) for arch in architectures)
             ]
             if gaps:
-                what = (
+                text = (
                     f"{group.containers} fat binaries lack {_listed(gaps)}; they hold "
                     f"{_listed(architectures)}"
                 )
-                yield _lacks(kind, library.path, what)
+                yield _lacks(kind, library.path, text)
 
 
 def _not_running(promised: _Architectures, libraries: Iterable[Library]) -> Iterator[Finding]:
@@ -132,11 +132,11 @@ def _not_running(promised: _Architectures, libraries: Iterable[Library]) -> Iter
         architectures = _architectures([library])
         gaps = [gpu for gpu in promised if not any(runs_on(gpu, arch) for arch in architectures)]
         if gaps and architectures and not _is_cudnn(library):
-            what = (
+            text = (
                 f"no fat binary in it holds code that runs on {_listed(gaps)}; they hold "
                 f"{_listed(architectures)}"
             )
-            yield _lacks("sass", library.path, what)
+            yield _lacks("sass", library.path, text)
 
 
 def _unfit_cudnn(promised: _Architectures, libraries: Iterable[Library]) -> Iterator[Finding]:
@@ -153,11 +153,11 @@ def _unfit_cudnn(promised: _Architectures, libraries: Iterable[Library]) -> Iter
 def _unpromised(contents: Contents, policy: Policy, promised: _Architectures) -> Iterator[Finding]:
     for library in _compiled_here(contents, policy):
         for group in _checked_groups(library, policy):
-            more = [
+            unpromised = [
                 arch for arch in group.sass if not any(is_code_for(gpu, arch) for gpu in promised)
             ]
-            if more:
-                yield _others(library.path, group.containers, more)
+            if unpromised:
+                yield _others(library.path, group.containers, unpromised)
 
 
 def _architectures(libraries: Iterable[Library], kind: _Kind = "sass") -> list[int | str]:

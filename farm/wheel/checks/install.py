@@ -196,7 +196,7 @@ def _entry_points(subject: Subject) -> Iterator[str]:
     scripts: set[str] = set()
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()  # noqa: PLW2901 what installers read
-        shown = f"line {number} ({printable(line[:60])})"
+        place = f"line {number} ({printable(line[:60])})"
         if not line or line.startswith(("#", ";")):
             continue
         if header := re.fullmatch(r"\[([^]]+)\]", line):
@@ -204,24 +204,24 @@ def _entry_points(subject: Subject) -> Iterator[str]:
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         if section is None or not equals or not key or not value:
-            yield f"{shown} is neither [section] nor name = value"
+            yield f"{place} is neither [section] nor name = value"
         elif section in ("console_scripts", "gui_scripts"):
             if key in scripts:
-                yield f"{shown}: a second script of this name"
+                yield f"{place}: a second script of this name"
             elif "/" in key or "\\" in key or key in (".", ".."):
-                yield f"{shown}: the name of a script is a path"
+                yield f"{place}: the name of a script is a path"
             elif not _CALLABLE.fullmatch(value):
-                yield f"{shown} is not name = module:function"
+                yield f"{place} is not name = module:function"
             scripts.add(key)
 
 
 def _data_folders(subject: Subject) -> Iterator[tuple[str, str]]:
     """Files in .data that installers do not know where to put."""
     for path in subject.contents.files:
-        folder, *rest = path.split("/", 2)
-        if not folder.endswith(".data") or not rest:
+        folder, *parts = path.split("/", 2)
+        if not folder.endswith(".data") or not parts:
             continue
-        if len(rest) == 1:
+        if len(parts) == 1:
             yield path, "is directly in the folder .data, not in one for its kind"
-        elif rest[0] not in _DATA_KEYS:
-            yield path, f"is in the folder {rest[0]} of .data, which installers do not know"
+        elif parts[0] not in _DATA_KEYS:
+            yield path, f"is in the folder {parts[0]} of .data, which installers do not know"

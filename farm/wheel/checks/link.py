@@ -35,12 +35,12 @@ def check(subject: Subject) -> Check:
     contents = subject.contents
     missing = missing_names(contents.libraries, subject.needs, contents.symbols, subject.tags)
     findings = [_symbols(path, problem) for path, problem in missing]
-    given = given_names(contents.symbols)
+    exported = given_names(contents.symbols)
     for library in subject.loadable:
         findings += [*_refused(library), *_shadows(library)]
         symbols = contents.symbols.get(library.path)
         if symbols is not None:
-            problems = wrong_names(library, symbols, given, subject.tags)
+            problems = wrong_names(library, symbols, exported, subject.tags)
             findings += [_python_api(library.path, problem) for problem in problems]
     findings += [_no_library(path) for path in _not_libraries(subject)]
     if not findings and not contents.libraries and (reason := unread(subject.tags)):

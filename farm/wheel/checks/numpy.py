@@ -34,10 +34,10 @@ def check_numpy(info: DistInfo, policy: Policy) -> Check:
         if requirement.url is None and _applies(requirement, policy, where):
             allowed &= requirement.specifier
     witness = _version_outside(allowed, SpecifierSet(policy.numpy))
-    listed = ", ".join(map(str, declared)) or "nothing about numpy"
+    requirements = ", ".join(map(str, declared)) or "nothing about numpy"
     if witness is None:
-        return outcome("metadata", (), f"requires {listed}")
-    return outcome("metadata", [_too_wide(where, listed, witness, policy.numpy)])
+        return outcome("metadata", (), f"requires {requirements}")
+    return outcome("metadata", [_too_wide(where, requirements, witness, policy.numpy)])
 
 
 def _too_wide(where: str, listed: str, witness: Version, bound: str) -> Finding:

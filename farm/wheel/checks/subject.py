@@ -48,8 +48,10 @@ class Subject:
 
 def outcome(check: CheckId, findings: Iterable[Finding], note: str = "") -> Check:
     """A check that was run: failed where it has findings."""
-    listed = tuple(findings)
-    return Check(id=check, status="failed" if listed else "passed", findings=listed, note=note)
+    all_findings = tuple(findings)
+    return Check(
+        id=check, status="failed" if all_findings else "passed", findings=all_findings, note=note
+    )
 
 
 def not_run(check: CheckId, reason: str) -> Check:

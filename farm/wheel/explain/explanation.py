@@ -45,12 +45,12 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
     files = Files(path)
     text = message[:_MAX_MESSAGE]
     module = path.name.partition("-")[0]
-    found = []
+    explanations = []
     for row, match in matching_rows([text], module):
         if match is None:
             continue
-        there = _LOOKS[row.looks](files, match) if row.looks else None
-        cause, culprits, cure = there or ("", _needing(files, row.needs), "")
+        reason = _LOOKS[row.looks](files, match) if row.looks else None
+        cause, culprits, cure = reason or ("", _needing(files, row.needs), "")
         filled = placeholders([text], module)
         cause = cause or row.what.format(**filled)
         if not (cure and not cure.startswith(";")):
@@ -59,14 +59,14 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
         explanation = Explanation(
             message=name, cause=cause, culprits=tuple(culprits[:MAX_CULPRITS]), cure=cure
         )
-        found.append((match.start(), explanation))
-    return tuple(explanation for _, explanation in sorted(found, key=lambda each: each[0]))
+        explanations.append((match.start(), explanation))
+    return tuple(explanation for _, explanation in sorted(explanations, key=lambda each: each[0]))
 
 
 def _needing(files: "Files", patterns: Sequence[str]) -> list[str]:
-    found = ((each, name) for each in (files.libraries if patterns else ()) for name in each.needed)
+    pairs = ((each, name) for each in (files.libraries if patterns else ()) for name in each.needed)
     return [
-        f"{library.path} needs {name}" for library, name in found if fits(name, tuple(patterns))
+        f"{library.path} needs {name}" for library, name in pairs if fits(name, tuple(patterns))
     ]
 
 

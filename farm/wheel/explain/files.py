@@ -50,12 +50,12 @@ class Files:
         if self.path.is_dir():
             return _read_folder(_package(self.path), code)
         with Archive(self.path) as archive:
-            found = read_contents(archive, lambda _: code, with_symbols=True)
-        read = {each.path for each in found.libraries}
+            contents = read_contents(archive, lambda _: code, with_symbols=True)
+        read = {each.path for each in contents.libraries}
         fakes = [
-            no_library(name) for name in found.files if name not in read and LIBRARY.search(name)
+            no_library(name) for name in contents.files if name not in read and LIBRARY.search(name)
         ]
-        return found._replace(libraries=(*found.libraries, *fakes))
+        return contents._replace(libraries=(*contents.libraries, *fakes))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -71,13 +71,15 @@ class Files:
 
     @cached_property
     def libraries(self) -> tuple[Library, ...]:
-        found = tuple(each for each in self.contents.libraries if each.is_loadable or each.error)
-        if not found:
+        libraries = tuple(
+            library for library in self.contents.libraries if library.is_loadable or library.error
+        )
+        if not libraries:
             raise UsageError(
                 f"{self.path}: no library in it",
                 hint="give the wheel, or the folder of the package",
             )
-        return found
+        return libraries
 
     @cached_property
     def needs(self) -> list[Need]:
@@ -142,12 +144,12 @@ def _libs(package: Path) -> list[Path]:
     package's files.
     """
     site = package.parent
-    own: set[str] = set()
+    folders: set[str] = set()
     for record in site.glob("*.dist-info/RECORD") if any(site.glob("*.libs")) else ():
         text = record.read_text("utf-8", "replace")
         if re.search(rf'^"?{re.escape(package.name)}/', text, re.MULTILINE):
-            own.update(re.findall(r'^"?([^/"\n]+\.libs)/', text, re.MULTILINE))
-    return [site / name for name in sorted(own) if (site / name).is_dir()]
+            folders.update(re.findall(r'^"?([^/"\n]+\.libs)/', text, re.MULTILINE))
+    return [site / name for name in sorted(folders) if (site / name).is_dir()]
 
 
 def no_library(name: str) -> Library:

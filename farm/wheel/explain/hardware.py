@@ -10,17 +10,17 @@ from farm.wheel.fatbin import number, order, runs_on
 def wrong_machine(files: Files, match: re.Match[str]) -> Cause:
     libraries = files.libraries
     # An installed folder has no tags: the machine of most libraries counts as the right one.
-    usual = Counter(each.machine for each in libraries if not each.error).most_common(1)
+    usual = Counter(library.machine for library in libraries if not library.error).most_common(1)
     machine = usual[0][0] if usual else ""
-    bad = [f"{each.path}: {each.error}" for each in libraries if each.error]
+    bad = [f"{library.path}: {library.error}" for library in libraries if library.error]
     bad += [
-        f"{each.path}: for {each.machine}"
-        for each in libraries
-        if not each.error and each.machine != machine
+        f"{library.path}: for {library.machine}"
+        for library in libraries
+        if not library.error and library.machine != machine
     ]
     file = given(match)
     name = file.rpartition("/")[2]
-    if name and not any(is_called(each.path, name) for each in libraries):
+    if name and not any(is_called(library.path, name) for library in libraries):
         cure = (
             "look at the file that the message names (file PATH), and at the package that "
             f"brought it: {file}"
@@ -58,9 +58,11 @@ def wrong_machine(files: Files, match: re.Match[str]) -> Cause:
 
 def kernels(files: Files, match: re.Match[str]) -> Cause:
     """CUDA has no code for the GPU: which libraries have code, and for which GPUs."""
-    named = re.search(r"\bsm_?(\d{2,3})\b|capability (\d{1,2})\.(\d)", match.string, re.IGNORECASE)
-    gpu = int(named[1] or named[2] + named[3]) if named else None
-    with_code = [each for each in files.libraries if each.fatbins]
+    gpu_match = re.search(
+        r"\bsm_?(\d{2,3})\b|capability (\d{1,2})\.(\d)", match.string, re.IGNORECASE
+    )
+    gpu = int(gpu_match[1] or gpu_match[2] + gpu_match[3]) if gpu_match else None
+    with_code = [file for file in files.libraries if file.fatbins]
     rows = []
     for library in with_code:
         sass = {arch for group in library.fatbins for arch in group.sass}
@@ -72,10 +74,10 @@ def kernels(files: Files, match: re.Match[str]) -> Cause:
                 f"PTX {a}" for a in sorted(ptx, key=order)
             ]
             rows.append(f"{library.path}: {', '.join(code) or 'no code'}")
-    here = f"sm_{gpu}" if gpu else "this GPU (farm detect says which it is)"
+    gpu_name = f"sm_{gpu}" if gpu else "this GPU (farm detect says which it is)"
     if gpu is not None and with_code and not rows:
         cause = (
-            f"every library here has code for {here}: another build is imported, or another "
+            f"every library here has code for {gpu_name}: another build is imported, or another "
             "package lacks it"
         )
         return (
@@ -84,9 +86,9 @@ def kernels(files: Files, match: re.Match[str]) -> Cause:
             "print(torch.__file__, torch.cuda.get_arch_list()) says which build is imported",
         )
     if with_code:
-        cause = f"a library holds no code for {here}"
+        cause = f"a library holds no code for {gpu_name}"
     else:
-        cause = f"no library here has code for GPUs or {here}"
+        cause = f"no library here has code for GPUs or {gpu_name}"
     return (
         cause,
         rows,

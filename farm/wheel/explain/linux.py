@@ -16,11 +16,11 @@ def undefined_symbol(files: Files, match: re.Match[str]) -> Cause:
     symbols = files.contents.symbols
     takers = [
         f"{path} takes it{where}"
-        for path, each in symbols.items()
-        if (where := each.source(symbol)) is not None
+        for path, table in symbols.items()
+        if (where := table.source(symbol)) is not None
     ]
-    givers = [path for path, each in symbols.items() if symbol in each.exports]
-    owned = next((each for each in tables().symbols if re.match(each["pattern"], symbol)), None)
+    givers = [path for path, table in symbols.items() if symbol in table.exports]
+    owned = next((table for table in tables().symbols if re.match(table["pattern"], symbol)), None)
     if givers:
         cause = (
             f"{symbol} is given by {', '.join(givers[:3])}, but another copy of that library "
@@ -49,13 +49,13 @@ def missing_file(files: Files, match: re.Match[str]) -> Cause:
     asking = [need for need in files.needs if need.name.lower() == name.lower()]
     unreachable = next((need for need in asking if need.answer is Answer.UNREACHABLE), None)
     inside = next(
-        (each.path for each in files.contents.libraries if is_called(each.path, name)), None
+        (file.path for file in files.contents.libraries if is_called(file.path, name)), None
     )
     # glibc says so of a file for another machine, too.
     if (
         inside
         and (wrong := wrong_machine(files, match))
-        and any(each.startswith(inside) for each in wrong[1])
+        and any(file.startswith(inside) for file in wrong[1])
     ):
         return wrong
     if unreachable:
@@ -137,13 +137,13 @@ def named_file(files: Files, match: re.Match[str]) -> Cause:
     """The file that the message names, and what of the kind is among these files."""
     stack = "stack" in match[0]
     kind = [
-        each.path
-        for each in files.libraries
-        if (stack and each.executable_stack) or ("TLS" in match[0] and each.static_tls)
+        library.path
+        for library in files.libraries
+        if (stack and library.executable_stack) or ("TLS" in match[0] and library.static_tls)
     ]
-    found = _FILE.findall(match.string[: match.start()].rpartition("\n")[2])
-    name = found[-1].rpartition("/")[2] if found else ""
-    inside = [each.path for each in files.libraries if is_called(each.path, name)]
+    names = _FILE.findall(match.string[: match.start()].rpartition("\n")[2])
+    name = names[-1].rpartition("/")[2] if names else ""
+    inside = [library.path for library in files.libraries if is_called(library.path, name)]
     absent = (
         f"; {name}, which the message names, is not among these files: look at the package "
         "that it is of"

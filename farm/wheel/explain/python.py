@@ -15,16 +15,16 @@ def module_not_found(files: Files, match: re.Match[str]) -> Cause:
         name = given(match)
     stem = name.replace(".", "/")
     if "." not in name or not any(
-        each.startswith(f"{stem.partition('/')[0]}/") for each in files.names
+        path.startswith(f"{stem.partition('/')[0]}/") for path in files.names
     ):
         return None
     binary = [
-        each
-        for each in files.names
-        if re.fullmatch(re.escape(stem) + r"\.([\w-]+\.)?(so|pyd)", each)
+        path
+        for path in files.names
+        if re.fullmatch(re.escape(stem) + r"\.([\w-]+\.)?(so|pyd)", path)
     ]
     if binary:
-        suffixes = ", ".join(each.removeprefix(stem) for each in binary)
+        suffixes = ", ".join(path.removeprefix(stem) for path in binary)
         cure = (
             "python -c 'import _imp; print(_imp.extension_suffixes())' lists what it imports: use "
             "the Python that the "
@@ -37,7 +37,7 @@ def module_not_found(files: Files, match: re.Match[str]) -> Cause:
             binary,
             cure,
         )
-    if any(each in files.names for each in (f"{stem}.py", f"{stem}/__init__.py")):
+    if any(path in files.names for path in (f"{stem}.py", f"{stem}/__init__.py")):
         cure = "another folder of this name comes first: run Python elsewhere, and unset PYTHONPATH"
         return f"{name} is there", (), cure
     cure = (
@@ -54,8 +54,8 @@ def entry(files: Files, match: re.Match[str]) -> Cause:
     called = re.compile(rf"(^|/){re.escape(match['name'])}\.([\w-]+\.)?(so|pyd)$")
     lacks = [
         f"{path} has no {name}"
-        for path, each in files.contents.symbols.items()
-        if called.search(path) and name not in each.exports
+        for path, table in files.contents.symbols.items()
+        if called.search(path) and name not in table.exports
     ]
     cause = (
         f"Python calls {name} of a module, and the file that it found does not have it: it was "
@@ -67,9 +67,9 @@ def entry(files: Files, match: re.Match[str]) -> Cause:
         "TORCH_EXTENSION_NAME)"
     )
     if lacks:
-        more = ""
+        advice = ""
     else:
-        more = (
+        advice = (
             "; these files are not to blame: print the package's __file__, another copy comes first"
         )
-    return cause, lacks, cure + more
+    return cause, lacks, cure + advice

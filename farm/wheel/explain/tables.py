@@ -64,9 +64,9 @@ def matching_rows(
 
     `signal` ended the process; `hung`: it did not end in its time; `gpu`: it could use a card.
     """
-    found: list[tuple[Row, re.Match[str] | None]] = []
+    matching: list[tuple[Row, re.Match[str] | None]] = []
     for row in tables().messages:
-        if any(other.id in row.unless for other, _ in found):
+        if any(other.id in row.unless for other, _ in matching):
             continue
         patterns = [
             *(each.replace("{module}", re.escape(module)) for each in row.patterns),
@@ -77,8 +77,8 @@ def matching_rows(
         )
         match = min(filter(None, matches), key=lambda match: match.start(), default=None)
         if match or (signal in row.signals and not hung) or (row.hung and hung and row.gpu == gpu):
-            found.append((row, match))
-    return found
+            matching.append((row, match))
+    return matching
 
 
 def placeholders(
@@ -114,11 +114,11 @@ def placeholders(
 
 def _drivers(by_major: Mapping[str, str | None]) -> str:
     """The driver, or those of each CUDA where the report does not say which one it is."""
-    found = {name: driver for name, driver in by_major.items() if driver}
-    if len(found) == 1:
-        return next(iter(found.values()))
+    drivers = {name: driver for name, driver in by_major.items() if driver}
+    if len(drivers) == 1:
+        return next(iter(drivers.values()))
     return (
-        ", ".join(f"{driver} (CUDA {name})" for name, driver in found.items())
+        ", ".join(f"{driver} (CUDA {name})" for name, driver in drivers.items())
         or "the one of its toolkit"
     )
 

@@ -37,8 +37,8 @@ def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
             cure,
         )
     # PyTorch and ctypes name the DLL that they were loading; messages of others name none.
-    named = re.search(r"([\w.-]+\.(?:dll|pyd))[\"']", match.string, re.IGNORECASE)
-    name = named[1] if named else ""
+    dll_match = re.search(r"([\w.-]+\.(?:dll|pyd))[\"']", match.string, re.IGNORECASE)
+    name = dll_match[1] if dll_match else ""
     absent = bool(name) and not any(is_called(each.path, name) for each in files.libraries)
     first, chains, reached = _chains(dlls, files.needs)
     missing: dict[str, list[Need]] = {}
@@ -114,7 +114,7 @@ def _chains(
     chains: dict[str, tuple[str, ...]] = {}
     reached: set[str] = set()
     for root in sorted(libraries, key=_loading_order):
-        seen = {root.path}
+        visited = {root.path}
         ways: deque[tuple[str, ...]] = deque([(root.path,)])
         while ways:
             way = ways.popleft()
@@ -122,10 +122,10 @@ def _chains(
                 if need.answer in (Answer.MISSING, Answer.UNREACHABLE):
                     first = first or root.path
                     chains.setdefault(need.name.lower(), (*way, need.name))
-                elif need.answer is Answer.WHEEL and need.by and need.by not in seen:
-                    seen.add(need.by)
+                elif need.answer is Answer.WHEEL and need.by and need.by not in visited:
+                    visited.add(need.by)
                     ways.append((*way, need.by))
-        reached |= seen
+        reached |= visited
     return first, chains, frozenset(reached)
 
 
@@ -143,24 +143,28 @@ def _loading_order(library: Library) -> tuple[bool, bool, str]:
 
 def missing_functions(files: Files, _: re.Match[str]) -> Cause:
     """WinError 127."""
-    lost = list(missing_names(files.libraries, files.needs, files.contents.symbols))
-    if lost:
+    missing = list(missing_names(files.libraries, files.needs, files.contents.symbols))
+    if missing:
         cause = "a DLL lacks a function that another one takes from it"
         cure = (
             "these files are of different builds: install the package anew (pip install "
             "--force-reinstall), or "
         )
-        return cause, [f"{member} {what}" for member, what in lost], cure + "build it from one tree"
+        return (
+            cause,
+            [f"{member} {what}" for member, what in missing],
+            cure + "build it from one tree",
+        )
     outside = Counter(need.name.lower() for need in files.needs if need.answer is not Answer.WHEEL)
     system = ("api-ms-", "kernel32", "ucrtbase")
     # Of a wheel for Linux there are none: the message came from another package, or another
     # machine.
-    others = [
+    candidates = [
         name
         for name, _ in outside.most_common()
         if name.endswith(".dll") and not name.startswith(system)
     ]
-    look = f"; look at {', '.join(others[:MAX_CULPRITS])}" if others else ""
+    look = f"; look at {', '.join(candidates[:MAX_CULPRITS])}" if candidates else ""
     cause = (
         "a DLL lacks a function that another one takes from it; all DLLs of these files fit one "
         "another, so another "
@@ -175,12 +179,12 @@ def runtimes(files: Files, match: re.Match[str]) -> Cause:
     new enough.
     """
     dlls = [each for each in files.libraries if each.format == "pe"]
-    named = [
+    mentioned = [
         each for each in dlls if posixpath.basename(each.path).lower() in match.string.lower()
     ] or dlls
     linked = [
         each
-        for each in named
+        for each in mentioned
         if each.linker and any(fits(name, ("msvcp140*",)) for name in each.needed)
     ]
     newest = max(

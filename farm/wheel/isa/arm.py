@@ -63,7 +63,7 @@ class Words:
         """The words beyond the level with the features that they need; with none where they are no
         instruction.
         """
-        found: dict[int, tuple[str, ...]] = {}
+        verdicts: dict[int, tuple[str, ...]] = {}
         for word in words:
             if _is_base(word):
                 continue
@@ -75,12 +75,12 @@ class Words:
             if features is None:
                 features = self._decode(word)
                 if features is None:  # another word of this kind may be one: registers can be fixed
-                    found[word] = ()
+                    verdicts[word] = ()
                     continue
                 self.kinds[kind] = features
             if features:
-                found[word] = features
-        return found
+                verdicts[word] = features
+        return verdicts
 
     def _decode(self, word: int) -> tuple[str, ...] | None:
         for instruction in self.decoder.disasm(word.to_bytes(WORD, "little"), 0, 1):

@@ -71,15 +71,15 @@ class ElfImage(Image):
             self._exports(section, start, end)
         # Linkers order relocations by kind and symbol, not by address alone; `pointer` searches by
         # bisection.
-        if any(left > right for left, right in pairwise(self.relocated)):
+        if any(earlier > right for earlier, right in pairwise(self.relocated)):
             rows = sorted(zip(self.relocated, self.values, strict=True))
             self.relocated = array("Q", (slot for slot, _ in rows))
             self.values = array("Q", (value for _, value in rows))
 
     def starts(self) -> list[int]:
         """Addresses that the loader calls when it loads the library, and at exit, each once."""
-        found = [value for tag, value in self.dynamic if tag in (_DT_INIT, _DT_FINI)]
-        found += sorted(self.resolvers)
+        addresses = [value for tag, value in self.dynamic if tag in (_DT_INIT, _DT_FINI)]
+        addresses += sorted(self.resolvers)
         for part in self.arrays:
             if part.size // 8 > MAX_STARTS:
                 raise damaged(
@@ -92,8 +92,8 @@ class ElfImage(Image):
                 stored = int.from_bytes(
                     self.data[part.offset + 8 * index : part.offset + 8 * index + 8], "little"
                 )
-                found.append(self.pointers.get(slot, stored))
-        return [address for address in dict.fromkeys(found) if self.offset(address) is not None]
+                addresses.append(self.pointers.get(slot, stored))
+        return [address for address in dict.fromkeys(addresses) if self.offset(address) is not None]
 
     def pointer(self, slot: int) -> int | None:
         index = bisect_left(self.relocated, slot)

@@ -78,9 +78,9 @@ class Finds:
 
     def settle(self, *, aside: bool) -> None:
         """Count what stands behind branches: aside, if the code asks the CPU which way to go."""
-        self.behind, kept, self.kept = False, self.kept, []
+        self.behind, waiting, self.kept = False, self.kept, []
         self.aside = aside
-        for features, address in kept:
+        for features, address in waiting:
             self.note(features, address)
         self.aside = False
 

@@ -24,7 +24,7 @@ def module_slots(addresses: Iterable[int], image: "Image") -> list[int]:
     The interpreter calls them on import. A definition that the code fills at run time names none in
     the file.
     """
-    found: dict[int, None] = {}
+    functions: dict[int, None] = {}
     for address in addresses:
         for place in SLOTS_AT:
             slots = image.pointer(address + place)
@@ -38,8 +38,8 @@ def module_slots(addresses: Iterable[int], image: "Image") -> list[int]:
                 if not identifier or identifier > _MAX_MODULE_SLOTS:
                     break
                 if value is not None and image.offset(value) is not None:
-                    found[value] = None
-    return list(found)
+                    functions[value] = None
+    return list(functions)
 
 
 class Image:
@@ -65,9 +65,9 @@ class Image:
         """(file offset, end of its section in the file) of code; None for an address that is not
         code here.
         """
-        for first, behind, start in self.code:
-            if first <= address < behind:
-                return start + address - first, start + behind - first
+        for first, last, start in self.code:
+            if first <= address < last:
+                return start + address - first, start + last - first
         return None
 
     def name(self, slot: int) -> str:

@@ -12,10 +12,10 @@ from farm.wheel.policy import arm_table, level_names
 
 def reason_not_decoded(elf: Elf, level: str) -> str | None:
     """Why no machine code can be held to the level; None where it can."""
-    known = (*arm_table(), *level_names())
-    if level not in known:
+    levels = (*arm_table(), *level_names())
+    if level not in levels:
         raise UsageError(
-            f"CPU level {level!r} cannot be checked", hint=f"levels that can: {', '.join(known)}"
+            f"CPU level {level!r} cannot be checked", hint=f"levels that can: {', '.join(levels)}"
         )
     if elf.machine != ("aarch64" if level in arm_table() else "x86_64"):
         return f"machine code for {elf.machine} is not decoded" + (

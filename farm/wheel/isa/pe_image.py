@@ -65,24 +65,24 @@ class DllImage(Image):
         # The CRT calls its tables of initialisers through _initterm(first, last): what is sought
         # are the two addresses.
         Walk(self, Sweep(level), loaded).descend(entries, _TO_INITTERM)
-        found = dict.fromkeys(entries)
+        addresses = dict.fromkeys(entries)
         for part in self.pe.sections:
             # MinGW keeps this section, all of it pointers; Microsoft's linker merges it into
             # `.rdata`.
             if part.name == ".CRT":
-                found |= dict.fromkeys(
+                addresses |= dict.fromkeys(
                     self._pointers(self.base + part.address, self.base + part.address + part.size)
                 )
         # The two ends of a table are loaded one right after the other, in either order.
-        for left, right in pairwise(loaded):
-            low, high = sorted((left, right))
+        for first, right in pairwise(loaded):
+            low, high = sorted((first, right))
             if not low % 8 and not high % 8 and 0 < high - low <= 8 * MAX_INITIALISERS:
-                found |= dict.fromkeys(self._pointers(low, high))
+                addresses |= dict.fromkeys(self._pointers(low, high))
         for address in dict.fromkeys(loaded):
             # MinGW's __CTOR_LIST__ begins with -1 and ends with 0.
             if self.word(address) == ALL_ONES:
-                found |= dict.fromkeys(self._list(address + 8))
-        return [address for address in found if self.offset(address) is not None]
+                addresses |= dict.fromkeys(self._list(address + 8))
+        return [address for address in addresses if self.offset(address) is not None]
 
     def entries(self) -> list[int]:
         """The exported functions that an interpreter calls on import."""
@@ -117,7 +117,7 @@ class DllImage(Image):
         table, size = self.pe.directories[_FUNCTIONS]
         # No table: a DLL without unwinding data. All code counts, data between it included.
         if not table or size < _FUNCTION.size:
-            yield from ((start, start + behind - first) for first, behind, start in self.code)
+            yield from ((start, start + last - first) for first, last, start in self.code)
             return
         if size // _FUNCTION.size > _MAX_FUNCTIONS:
             raise damaged_dll(
@@ -153,7 +153,7 @@ class DllImage(Image):
         if not count or not functions:
             return Functions((), ())
         where = self._numbers(addresses, "I", functions)
-        found = []
+        rows = []
         low = high = shift = 0  # of the section that holds the names, most often all of them
         for name, ordinal in zip(
             self._numbers(names, "I", count), self._numbers(ordinals, "H", count), strict=True
@@ -164,10 +164,10 @@ class DllImage(Image):
                     low = name
                     high = name + stop - start
                     shift = start - name
-                found.append((self.base + where[ordinal], name + shift))
-        found.sort()
+                rows.append((self.base + where[ordinal], name + shift))
+        rows.sort()
         return Functions(
-            array("Q", (address for address, _ in found)), array("Q", (name for _, name in found))
+            array("Q", (address for address, _ in rows)), array("Q", (name for _, name in rows))
         )
 
     def _numbers(self, address: int, layout: str, count: int) -> tuple[int, ...]:
@@ -185,15 +185,15 @@ class DllImage(Image):
 
     def _list(self, address: int) -> list[int]:
         """Pointers to code from an address to the first word that is none."""
-        found: list[int] = []
+        pointers: list[int] = []
         while (
-            len(found) < MAX_INITIALISERS
+            len(pointers) < MAX_INITIALISERS
             and (word := self.word(address))
             and self.offset(word) is not None
         ):
-            found.append(word)
+            pointers.append(word)
             address += 8
-        return found
+        return pointers
 
     def _pointers(self, low: int, high: int) -> list[int]:
         """The pointers between two addresses; none if anything else than pointers to code and zeros

@@ -99,13 +99,13 @@ def _left_out(data: Buffer, functions: Functions, chosen: Chosen) -> Iterator[in
     """The addresses of the chosen functions."""
     is_chosen = _matcher(chosen.functions)
     is_archive = _matcher(chosen.archives)
-    named = zip(
+    symbols = zip(
         functions.addresses, (symbol_name(data, name) for name in functions.names), strict=True
     )
-    for is_cxx, found in groupby(named, key=lambda pair: bool(_CXX.match(pair[1]))):
-        stretch = list(found)
-        whole = not is_cxx and any(is_archive(name) for _, name in stretch)
-        yield from (address for address, name in stretch if whole or is_chosen(name))
+    for is_cxx, group in groupby(symbols, key=lambda pair: bool(_CXX.match(pair[1]))):
+        stretch = list(group)
+        is_archive_stretch = not is_cxx and any(is_archive(name) for _, name in stretch)
+        yield from (address for address, name in stretch if is_archive_stretch or is_chosen(name))
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], object]:

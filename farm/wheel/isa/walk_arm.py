@@ -37,10 +37,10 @@ class ArmWalk(CodeWalker):
         self.registers = {}
         for offset in range(place[0], place[1] - WORD + 1, WORD):
             page, index = divmod(address // WORD, _PAGE_WORDS)
-            seen = self.seen.setdefault(page, bytearray(_PAGE_WORDS))
-            if seen[index]:
+            visited = self.seen.setdefault(page, bytearray(_PAGE_WORDS))
+            if visited[index]:
                 break
-            seen[index] = 1
+            visited[index] = 1
             self.count(1)
             word = int.from_bytes(self.data[offset : offset + WORD], "little")
             features = self.words.judge({word}).get(word)

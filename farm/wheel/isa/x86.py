@@ -56,9 +56,9 @@ class Sweep(Finds):
         self.mnemonics = _names(iced_x86.Mnemonic)
         self.features = _names(iced_x86.CpuidFeature)
         self.level = level
-        known = table()
-        self.allowed = {*known["harmless"], *allowed_features(level, known["levels"])}
-        self.allowed_instructions = frozenset(known["harmless_instructions"])
+        levels = table()
+        self.allowed = {*levels["harmless"], *allowed_features(level, levels["levels"])}
+        self.allowed_instructions = frozenset(levels["harmless_instructions"])
         self.cut = iced_x86.DecoderError.NO_MORE_BYTES
         self.harmless: set[int] = set()
         self.verdicts: dict[int, tuple[str, ...]] = {}

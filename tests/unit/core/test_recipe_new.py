@@ -160,6 +160,12 @@ def test_a_library_that_the_build_asks_for_is_a_package_of_debian(project, sourc
     assert set(written(project)["apt"]) - set(HINTS["apt"]) == {"libtbb-dev"}
 
 
+def test_a_build_for_its_own_cpu_is_a_note(project, source, capsys):
+    """annoy's first build was refused by verify, minutes later."""
+    assert new(project, source(**{"setup.py": "extra_compile_args = ['-march=native']\n"})) == 0
+    assert "note: the build compiles for the CPU of the machine" in capsys.readouterr().out
+
+
 def test_a_library_without_an_entry_is_a_note(project, source, capsys):
     assert new(project, source(**{"CMakeLists.txt": "find_package(Frobnicate)\n"})) == 0
     assert "note: the build may ask for Frobnicate" in capsys.readouterr().out

@@ -169,3 +169,12 @@ def test_a_run_that_failed_proves_nothing(journal):
     run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
     journal.finish_run(run.id, "failure", 5)
     assert built_here(journal, plan.digest) is None
+
+
+@pytest.mark.parametrize(("minutes", "said"), [(10, True), (2880, False)])
+def test_plan_says_where_a_cluster_allows_less_time_than_the_recipe(project, capsys, minutes, said):
+    path = project / "ci/farm.yaml"
+    slurm = f"slurm: {{folder: /shared/farm, minutes: {minutes}}}"
+    path.write_text(path.read_text().replace("slurm: null", slurm))
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    assert ("a job gets 10 of the recipe's 15 minutes" in capsys.readouterr().out) == said
