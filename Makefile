@@ -33,6 +33,7 @@ demo:  ## from nothing to a smoke-tested wheel: the main job, end to end
 test: lint unit  ## lint, unit and golden tests: no root, no system packages
 
 lint: $(VENV)/.dev
+	@echo "lint: ruff, mypy, import-linter (about a minute)"
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy
@@ -40,7 +41,8 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -q --dist worksteal -n $(WORKERS)
+	@echo "unit and golden tests: $$(ls tests/unit | tr '\n' ' ')(minutes; the slowest are named at the end)"
+	$(BIN)/pytest -q --durations 5 --dist worksteal -n $(WORKERS)
 
 integration: $(VENV)/.dev  ## slower tests over real S3 servers, web servers and GitHub's stand-in: no root, no system packages
 	$(BIN)/pytest -q --dist worksteal -n $(WORKERS) tests/integration

@@ -39,18 +39,18 @@ def pieces(libraries: list[Path]) -> list[Piece]:
         OSError: A library cannot be read.
         VerificationFailedError: One holds a damaged fat binary.
     """
-    found = []
+    result = []
     for path in libraries:
         with (
             path.open("rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            found += [
-                Piece(str(path), each.offset, each.offset + each.size)
-                for each in find_fatbins(data)
-                if each.ptx
+            result += [
+                Piece(str(path), section.offset, section.offset + section.size)
+                for section in find_fatbins(data)
+                if section.ptx
             ]
-    return sorted(found, key=lambda piece: piece.start - piece.end)
+    return sorted(result, key=lambda piece: piece.start - piece.end)
 
 
 def start(cards: "multiprocessing.Queue[int]") -> None:
@@ -99,7 +99,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         ctypes.CDLL("libcuda.so.1")
-        found = pieces(args.libraries)
+        texts = pieces(args.libraries)
     except (
         OSError,
         ValueError,
@@ -115,7 +115,7 @@ def main() -> int:
         with ProcessPoolExecutor(
             args.jobs, mp_context=spawn, initializer=start, initargs=(cards,)
         ) as pool:
-            results = list(pool.map(compile_one, found))
+            results = list(pool.map(compile_one, texts))
     except BrokenProcessPool:  # what its worker says stands above
         print("the driver did not start, or compiling ended a process")
         return 1

@@ -133,10 +133,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args(argv)
     try:
-        found = [m for folder in arguments.folders for m in sorted(folder.glob("redistrib_*.json"))]
-        if not found:
+        release = [
+            m for folder in arguments.folders for m in sorted(folder.glob("redistrib_*.json"))
+        ]
+        if not release:
             raise UsageError("no redistrib_*.json there")
-        written = [convert(manifest) for manifest in found]
+        written = [convert(manifest) for manifest in release]
     except FarmError as error:
         print(f"import_redist: {error}", file=sys.stderr)
         return error.exit_code

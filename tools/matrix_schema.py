@@ -20,12 +20,12 @@ def schema() -> str:
     """The JSON schema as text. Keys that a channel may take over are required only where it extends
     none.
     """
-    made: dict[str, Any] = MatrixText.model_json_schema()
-    made["$defs"]["ChannelText"] |= {
+    document: dict[str, Any] = MatrixText.model_json_schema()
+    document["$defs"]["ChannelText"] |= {
         "if": {"not": {"required": ["extends"]}},
         "then": {"required": list(REQUIRED)},
     }
-    return schema_text(made)
+    return schema_text(document)
 
 
 def main() -> None:

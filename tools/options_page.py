@@ -27,12 +27,12 @@ This table is written by `make generate` from `farm/plan/options.py`.
 def markdown() -> str:
     """The table of docs/reference/options.md."""
     rows = ["| option | value | variable | key of a channel | what |", "|---|---|---|---|---|"]
-    for one in OPTIONS.values():
-        value = {bool: "`--no-" + one.name + "` for false", int: f"0 to {one.maximum}"}.get(
-            one.kind
-        ) or " or ".join(f"`{word}`" for word in (one.choices or (one.metavar,)))
-        key = f"`{one.name}`" if one.pinned or one.name == "cuda" else ""
-        rows.append(f"| `{one.flag}` | {value} | `{one.variable}` | {key} | {one.help} |")
+    for option in OPTIONS.values():
+        value = {bool: "`--no-" + option.name + "` for false", int: f"0 to {option.maximum}"}.get(
+            option.kind
+        ) or " or ".join(f"`{word}`" for word in (option.choices or (option.metavar,)))
+        key = f"`{option.name}`" if option.pinned or option.name == "cuda" else ""
+        rows.append(f"| `{option.flag}` | {value} | `{option.variable}` | {key} | {option.help} |")
     return "\n".join(rows) + "\n"
 
 

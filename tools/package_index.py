@@ -63,10 +63,10 @@ def wheels(index: str, package: str) -> Iterator[Wheel]:
     request = urllib.request.Request(f"{index.rstrip('/')}/{package}/", headers={"Accept": _JSON})
     try:
         listing = json.loads(_answer(request, MAX_LISTING))
-        found = [_wheel(file) for file in listing["files"]]
+        links = [_wheel(file) for file in listing["files"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InfrastructureError(f"{request.full_url}: no index of PEP 691: {error}") from error
-    yield from (wheel for wheel in found if wheel)
+    yield from (wheel for wheel in links if wheel)
 
 
 def _wheel(file: dict[str, Any]) -> Wheel | None:
@@ -136,12 +136,12 @@ class _Ranges(io.RawIOBase):
         count = min(len(buffer), self.size - self.place)
         if count <= 0:
             return 0
-        wanted = f"bytes={self.place}-{self.place + count - 1}"
-        request = urllib.request.Request(self.url, headers={"Range": wanted})
+        length = f"bytes={self.place}-{self.place + count - 1}"
+        request = urllib.request.Request(self.url, headers={"Range": length})
         data = _answer(request, count + 1)  # a server that knows no ranges sends more
         if len(data) != count:
             raise InfrastructureError(
-                f"{self.url}: the server did not answer with the range {wanted}"
+                f"{self.url}: the server did not answer with the range {length}"
             )
         buffer[:count] = data
         self.place += count

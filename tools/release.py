@@ -26,7 +26,7 @@ EPOCH = (
     "315532800"  # 1980, the first date that a zip can hold: the same sources give the same bytes
 )
 _HEADING = re.compile(r"^## (\S+), (.+)$", re.MULTILINE)
-_LOCKED = re.compile(r"^([A-Za-z0-9._-]+)==([^ \\;]+)(?: ; ([^\\]+))?", re.MULTILINE)
+_LOCKED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^ \\;]+)(?: ; ([^\\]+))?", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
@@ -43,15 +43,15 @@ def section(changelog: str, version: str) -> tuple[str, str] | None:
 def problems(ref: str) -> list[str]:
     """What keeps a tag from being released; of a branch, what is wrong whatever the tag."""
     version = farm.__version__
-    found = section(CHANGELOG.read_text(encoding="utf-8"), version)
-    if found is None:
+    entry = section(CHANGELOG.read_text(encoding="utf-8"), version)
+    if entry is None:
         return [f"CHANGELOG.md has no section of {version}"]
     reasons = []
     if ref.startswith("v"):
         if ref != f"v{version}":
             reasons.append(f"the tag is {ref}, farm/__init__.py says {version}")
-        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", found[0]):
-            reasons.append(f"CHANGELOG.md says '{found[0]}' of {version} in place of a date")
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", entry[0]):
+            reasons.append(f"CHANGELOG.md says '{entry[0]}' of {version} in place of a date")
     return reasons
 
 
@@ -149,8 +149,8 @@ def main() -> int:
         for file in build(where):
             print(file.name)
     elif args.step == "notes":
-        found = section(CHANGELOG.read_text(encoding="utf-8"), farm.__version__)
-        where.write_text(found[1] if found else "", encoding="utf-8")
+        entry = section(CHANGELOG.read_text(encoding="utf-8"), farm.__version__)
+        where.write_text(entry[1] if entry else "", encoding="utf-8")
     else:
         where.write_text(json.dumps(sbom(), indent=2) + "\n", encoding="utf-8")
     return 0

@@ -117,10 +117,10 @@ def _pure(index: str) -> Iterator[PinnedWheel]:
 
 def _compiled(index: str) -> Iterator[PinnedWheel]:
     for package in COMPILED:
-        listed = list(wheels(index, package))
+        names = list(wheels(index, package))
         for python in PYTHONS:
             for machine in MACHINES:
-                fitting = [w for w in listed if w.python == python and _fits(w.platform, machine)]
+                fitting = [w for w in names if w.python == python and _fits(w.platform, machine)]
                 for wheel in _chosen(package, fitting):
                     yield PinnedWheel(package=package, file=wheel.file, sha256=wheel.sha256)
 
@@ -135,10 +135,10 @@ def _chosen(package: str, fitting: Iterable[Wheel]) -> list[Wheel]:
     in_order = sorted(fitting, key=lambda wheel: release_key(wheel.version))
     if package != "numpy":
         return in_order[-1:]
-    found: dict[int, Wheel] = {}
+    builds: dict[int, Wheel] = {}
     for wheel in in_order:
         major, minor = release_key(wheel.version)[:2]
-        old = found.get(major)
+        old = builds.get(major)
         if old is None or major == 1 or release_key(old.version)[1] == minor:
-            found[major] = wheel
-    return list(found.values())
+            builds[major] = wheel
+    return list(builds.values())

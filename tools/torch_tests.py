@@ -62,8 +62,10 @@ def pytest_collection_modifyitems(items: "list[Any]") -> None:
     # crash.
     share, shares = rules["share"]
     mine = items[:: rules["every"]][share::shares]
-    chosen = [item for item in mine if not any(fnmatchcase(item.nodeid, p) for p in rules["skip"])]
-    items[:] = [item for item in chosen if item.nodeid not in done]
+    selected = [
+        item for item in mine if not any(fnmatchcase(item.nodeid, p) for p in rules["skip"])
+    ]
+    items[:] = [item for item in selected if item.nodeid not in done]
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
@@ -107,11 +109,11 @@ def read(log: Path) -> "list[dict[str, Any]]":
 
 def results(log: Path) -> "dict[str, dict[str, Any]]":
     """Test -> its result; a failure, in whichever phase, outweighs what else was reported."""
-    found: dict[str, dict[str, Any]] = {}
+    outcomes: dict[str, dict[str, Any]] = {}
     for line in read(log):
-        if "test" in line and found.get(line["test"], {}).get("outcome") != "failed":
-            found[line["test"]] = line
-    return found
+        if "test" in line and outcomes.get(line["test"], {}).get("outcome") != "failed":
+            outcomes[line["test"]] = line
+    return outcomes
 
 
 class Task(NamedTuple):
@@ -243,13 +245,17 @@ def report(
     file: "dict[str, Any]", ended: Ended, known: "dict[str, str]"
 ) -> "tuple[list[str], list[str]]":
     """(lines of the summary, failures without an explanation)."""
-    found = ended.results
-    count = Counter(result["outcome"] for result in found.values())
+    outcomes = ended.results
+    count = Counter(result["outcome"] for result in outcomes.values())
     bad = {
-        test: result for test, result in found.items() if result["outcome"] in ("failed", "crashed")
+        test: result
+        for test, result in outcomes.items()
+        if result["outcome"] in ("failed", "crashed")
     }
     unexplained = [test for test in bad if explanation(test, known) is None]
-    head = f"{file['file']}: {ended.collected} collected, every {file['every']}: {len(found)} run, "
+    head = (
+        f"{file['file']}: {ended.collected} collected, every {file['every']}: {len(outcomes)} run, "
+    )
     head += (
         f"{count['passed']} passed, {len(bad)} failed ({len(bad) - len(unexplained)} explained), "
     )
@@ -263,11 +269,13 @@ def report(
             f"  {result['outcome']}: {test}: {explanation(test, known) or 'NOT EXPLAINED'}"
         )
     skipped = (
-        result["text"] or "no reason" for result in found.values() if result["outcome"] == "skipped"
+        result["text"] or "no reason"
+        for result in outcomes.values()
+        if result["outcome"] == "skipped"
     )
     reasons = Counter(text.removeprefix("Skipped: ").splitlines()[0][:90] for text in skipped)
     lines += [f"  {number} skipped: {reason}" for reason, number in reasons.most_common(SHOWN)]
-    for test, result in sorted(found.items()):
+    for test, result in sorted(outcomes.items()):
         if result["outcome"] == "passed" and explanation(test, known):
             lines.append(f"  passed, though explained as failing: {test}")
     return lines, unexplained

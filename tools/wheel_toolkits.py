@@ -81,11 +81,11 @@ def versions(requirements: list[str]) -> dict[str, str]:
     """The version by package that a cuda-toolkit asks for: that of `==13.1.115.*`, the least of
     `<14,>=13.1.115`.
     """
-    found = (
+    releases = (
         re.match(r"([a-z0-9-]+)\s*\(?(?:==|<\d+,>=)([\d.]+?)(?:\.\*)?\)?;", line)
         for line in requirements
     )
-    return {match[1]: match[2] for match in found if match}
+    return {match[1]: match[2] for match in releases if match}
 
 
 def _age(wheel: Wheel) -> tuple[int, ...]:
@@ -115,9 +115,9 @@ def _unlike(wheel: Wheel, like: WheelToolkit) -> str | None:
 
 def _record(cuda: str, layout: str, chosen: dict[str, list[Wheel]]) -> str:
     lines = [f'  "{cuda}":', f"    layout: {layout}", "    wheels:"]
-    for platform, found in chosen.items():
+    for platform, record in chosen.items():
         lines.append(f"      {platform}:")
-        for wheel in found:
+        for wheel in record:
             package = wheel.file.partition("-")[0].replace("_", "-")
             lines += [
                 f"        - package: {package}",

@@ -38,14 +38,14 @@ def labels(matrix: dict[str, list[list[dict[str, Any]]]], given: str) -> dict[st
     """
     if not given:
         return {"labels": matrix["smoke"][0][0]["runs_on"]}
-    found = json.loads(given)
+    words = json.loads(given)
     if (
-        not isinstance(found, list)
-        or not found
-        or not all(isinstance(x, str) and LABEL.fullmatch(x) for x in found)
+        not isinstance(words, list)
+        or not words
+        or not all(isinstance(x, str) and LABEL.fullmatch(x) for x in words)
     ):
         raise ValueError("labels: expected a JSON list of labels")
-    return {"labels": found}
+    return {"labels": words}
 
 
 def main() -> int:
@@ -59,14 +59,14 @@ def main() -> int:
     matrix = json.loads(args.matrix.read_text(encoding="utf-8"))
     try:
         if args.what == "chunk":
-            found = chunk(matrix, args.given)
+            outputs = chunk(matrix, args.given)
         else:
-            found = labels(matrix, args.given)
+            outputs = labels(matrix, args.given)
     except (ValueError, RecursionError) as error:
         # GitHub shows such a line as an annotation of the job.
         print(f"::error::{error}", file=sys.stderr)
         return 2
-    for name, value in found.items():
+    for name, value in outputs.items():
         print(f"{name}={json.dumps(value, separators=(',', ':'))}")
     return 0
 

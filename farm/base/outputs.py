@@ -116,8 +116,8 @@ def write(dest: Path, files: Mapping[Path, bytes]) -> None:
         raise
 
 
-def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
-    """Move `files` from below `new` to below `dest`, all or none, noted in `made`; `old` keeps what
+def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, created: list[Path]) -> None:
+    """Move `files` from below `new` to below `dest`, all or none, noted in `created`; `old` keeps what
     was there.
     """
     added: list[Path] = []
@@ -142,7 +142,7 @@ def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Pat
             with contextlib.suppress(FileNotFoundError):  # Ctrl-C before it was moved
                 retry_while_open((old / file).replace, dest / file)
         raise
-    made += added
+    created += added
 
 
 def remove(made: list[Path]) -> None:

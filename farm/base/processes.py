@@ -49,13 +49,13 @@ if sys.platform == "linux":
 
     def marked(handle: str) -> list[int]:
         """The processes of a job."""
-        wanted = f"{MARK}={handle}".encode()
-        found = []
+        mark = f"{MARK}={handle}".encode()
+        pids = []
         for entry in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
-                if wanted in entry.read_bytes().split(b"\0"):
-                    found.append(int(entry.parent.name))
-        return [pid for pid in found if started(pid)]
+                if mark in entry.read_bytes().split(b"\0"):
+                    pids.append(int(entry.parent.name))
+        return [pid for pid in pids if started(pid)]
 
     def memory_of(pid: int) -> int:
         """Bytes of memory that a process holds, shared pages included; 0 when it has ended."""
@@ -161,8 +161,8 @@ if sys.platform == "win32":
         The rest may hold credentials; nor does it see this user's profile, where pip and git keep
         theirs.
         """
-        own = {name: os.environ[name] for name in KEPT if name in os.environ}
-        root = own.get("SystemRoot", r"C:\Windows")
+        inherited = {name: os.environ[name] for name in KEPT if name in os.environ}
+        root = inherited.get("SystemRoot", r"C:\Windows")
         # cmd.exe, tar.exe and curl.exe are found here; a service's PATH need not have it.
         needed = [
             rf"{root}\System32",
@@ -170,19 +170,19 @@ if sys.platform == "win32":
             rf"{root}\System32\Wbem",
             rf"{root}\System32\WindowsPowerShell\v1.0",
         ]
-        have = {entry.rstrip("\\").lower() for entry in own.get("PATH", "").split(";")}
-        own["PATH"] = ";".join(
-            [*filter(None, [own.get("PATH")]), *(e for e in needed if e.lower() not in have)]
+        have = {entry.rstrip("\\").lower() for entry in inherited.get("PATH", "").split(";")}
+        inherited["PATH"] = ";".join(
+            [*filter(None, [inherited.get("PATH")]), *(e for e in needed if e.lower() not in have)]
         )
-        made = {"HOME": home, "USERPROFILE": home, "APPDATA": rf"{home}\AppData\Roaming"}
-        made |= {
+        folders = {"HOME": home, "USERPROFILE": home, "APPDATA": rf"{home}\AppData\Roaming"}
+        folders |= {
             "LOCALAPPDATA": rf"{home}\AppData\Local",
             "TEMP": rf"{home}\Temp",
             "TMP": rf"{home}\Temp",
         }
         for name in ("APPDATA", "LOCALAPPDATA", "TEMP"):
-            Path(made[name]).mkdir(parents=True, exist_ok=True)
-        return own | made
+            Path(folders[name]).mkdir(parents=True, exist_ok=True)
+        return inherited | folders
 
     def remove(folder: Path) -> None:
         """Removes a folder with all that is in it; one that is not there is fine.

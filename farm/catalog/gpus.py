@@ -290,15 +290,15 @@ def page_names() -> dict[str, Any]:
     return {
         "marks": _MARKS.pattern,
         "brackets": _PCI.pattern,
-        "strip": [each.pattern for each in (_LISTED, _SLICE, _MEMORY, _FORM, words)],
+        "strip": [rule.pattern for rule in (_LISTED, _SLICE, _MEMORY, _FORM, words)],
         "inside": inside.pattern,
         "loose": [_FAMILY, _SERIES],
         "index": [
             {
                 key: sorted({(card.name, card.sm) for card in matches})
-                for key, matches in each.items()
+                for key, matches in index.items()
             }
-            for each in _indices()
+            for index in _indices()
         ],
         "chip": _CHIP,
         "chips": gpus().chips,
@@ -306,6 +306,6 @@ def page_names() -> dict[str, Any]:
         "families": families(),
         "no_variant": sorted(of_no_variant()),
         "others": gpus().others,
-        "too_old": {sm: each.why for sm, each in gpus().too_old.items()},
+        "too_old": {sm: chip.why for sm, chip in gpus().too_old.items()},
         "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
     }

@@ -48,10 +48,11 @@ from farm.run import run as runs
 from farm.run.backends import check_engine, engine_for, engine_kind
 from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
-from farm.run.journal import Journal, Request, Run, Until, state_of
+from farm.run.journal import Journal, Request, Run, Until
 from farm.run.pip_commands import pip_request, public_url
 from farm.run.published import listed, use_published
 from farm.run.resume import find_published
+from farm.run.run_state import state_of
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from farm.smoke.runner import PROBE, SmokeReport

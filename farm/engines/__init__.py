@@ -1,6 +1,5 @@
 """The engines, which run jobs. `base` is the contract; `docker`, `host`, `swarm`, `slurm` and
-`github` implement it; `images` makes toolchain images, `transfer` moves files, `runners` has the
-machines of ci/runners.yaml.
+`github` implement it; `images` makes toolchain images, `transfer` moves files.
 """
 
 NAMES = {

@@ -42,7 +42,8 @@ def _one_or_many(value: Any) -> Any:
     """
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, int | float):
-            text = f'write versions in quotes: "{item}"'
+            # Not the number itself: 12.10 has become 12.1, which is another CUDA.
+            text = "write versions in quotes, as they are: YAML reads 12.10 as the number 12.1"
             raise PydanticCustomError("unquoted_version", "{text}", {"text": text})
     return [value] if isinstance(value, str) else value
 

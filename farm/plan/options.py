@@ -207,14 +207,13 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
     """Choices from FARM_<OPTION> variables that are not empty. Raises UsageError: one holds no
     value of its option.
     """
-    return {
-        name: Choice(
-            entry.parse(environ[entry.variable], entry.variable),
-            f"environment {entry.variable}",
-        )
-        for name, entry in OPTIONS.items()
-        if environ.get(entry.variable)
-    }
+    choices = {}
+    for name, entry in OPTIONS.items():
+        # Blanks around a value are a slip: no value has any.
+        if text := environ.get(entry.variable, "").strip():
+            origin = f"environment {entry.variable}"
+            choices[name] = Choice(entry.parse(text, entry.variable), origin)
+    return choices
 
 
 def from_file(values: Mapping[str, Value], path: Path) -> dict[str, Choice]:

@@ -146,10 +146,10 @@ _TABLE = (
     ),
 )
 
-PLATFORMS: Mapping[str, Facts] = {each.name: each for each in _TABLE}
+PLATFORMS: Mapping[str, Facts] = {entry.name: entry for entry in _TABLE}
 """Every platform by its name."""
 
-MACHINES = tuple(dict.fromkeys(machine for each in _TABLE for machine in each.built_on))
+MACHINES = tuple(dict.fromkeys(machine for entry in _TABLE for machine in entry.built_on))
 """Every machine that wheels are built for."""
 
 

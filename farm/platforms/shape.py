@@ -8,7 +8,7 @@ from farm.base.yamlfile import word_of
 from farm.platforms.facts import MACHINES, PLATFORMS
 
 PLATFORM_MACHINES = [
-    f"{each.name}-{machine}" for each in PLATFORMS.values() for machine in each.built_on
+    f"{facts.name}-{machine}" for facts in PLATFORMS.values() for machine in facts.built_on
 ]
 """Such as `linux-x86_64`: what the farm builds for."""
 PlatformName = Annotated[

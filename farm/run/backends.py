@@ -499,7 +499,7 @@ ENGINES: dict[str, EngineKind] = {
         labels=_github_labels,
     ),
 }
-"""Values of `--on`. CONTRIBUTING, "Adding an engine", names what a new one needs beside a line
+"""Values of `--on`. CONTRIBUTING ("Adding …", an engine) names what a new one needs beside a line
 here.
 """
 

@@ -18,7 +18,7 @@ from farm.engines.transfer import storing
 from farm.plan.file import Plan
 from farm.plan.platforms.base import platform
 from farm.platforms.facts import DEFAULT
-from farm.run.journal import EVERY_S
+from farm.run.run_state import EVERY_S
 from farm.run.workspace import Watcher
 
 MAX_LOG = 256 << 20

@@ -29,8 +29,9 @@ from farm.base.yamlfile import first_fault
 from farm.plan.file import Plan
 from farm.run import inputs, preflight, resume
 from farm.run.backends import check_engine, open_backend
-from farm.run.journal import EventKind, Journal, Request, Result, Run, Until, state_of
+from farm.run.journal import EventKind, Journal, Request, Result, Run, Until
 from farm.run.mainjob import MainJob
+from farm.run.run_state import state_of
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
 
 CANCEL_S = 60.0

@@ -157,9 +157,9 @@ def _load_all(loading: "_Loading", members: list[str]) -> _Outcomes:
     for _ in range(_MAX_STARTS):
         if start == len(members):  # the last one ended its process, or there is none
             break
-        seen, end, last_line = loading.load(members[start:])
-        reached_exit = seen.pop(len(members) - start, None) is not None
-        outcomes.of |= {members[start + number]: text for number, text in seen.items()}
+        loaded, end, last_line = loading.load(members[start:])
+        reached_exit = loaded.pop(len(members) - start, None) is not None
+        outcomes.of |= {members[start + number]: text for number, text in loaded.items()}
         # Other ends of a process that leaves are no matter of the CPU.
         if reached_exit:
             if end == signal.SIGILL:
@@ -167,7 +167,7 @@ def _load_all(loading: "_Loading", members: list[str]) -> _Outcomes:
             break
         if end is None:
             break
-        last = start + max(seen, default=0)
+        last = start + max(loaded, default=0)
         outcomes.of[members[last]] = end
         outcomes.last_words[members[last]] = last_line
         start = last + 1
@@ -262,15 +262,15 @@ class _Loading:
                 code = None
                 os.killpg(child.pid, signal.SIGKILL)
         lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-        seen = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
+        loaded = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
         with errors.open("rb") as written:
             written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
             text = written.read().decode("utf-8", "replace")
         last_line = text.strip().rpartition("\n")[2][:_LAST_WORDS]
         if code is None:
-            return seen, f"not loaded within {_LIMIT_S} s", last_line
+            return loaded, f"not loaded within {_LIMIT_S} s", last_line
         # qemu ends itself by the signal that ended the program.
-        return seen, -code if code < 0 else None, last_line
+        return loaded, -code if code < 0 else None, last_line
 
 
 def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -> Report:

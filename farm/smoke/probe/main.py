@@ -100,6 +100,7 @@ def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> N
     recorder.run("cpu", "CPU capability", lambda: operations.cpu_capability(module))
     recorder.run("cpu", "complex products on cpu", lambda: operations.check_complex(module, "cpu"))
     recorder.run("cpu", "convolution on cpu", lambda: operations.check_convolution(module, "cpu"))
+    recorder.run("cpu", "small floats on cpu", lambda: operations.check_small_floats(module))
     recorder.run("cpu", "training step on cpu", lambda: operations.check_training(module, "cpu"))
     recorder.run(
         "cpu",

@@ -112,6 +112,61 @@ def check_convolution(torch: Any, device: str) -> str:
     return f"{version}3 shapes with gradients, largest error {overall:.2g} of its bound"
 
 
+def check_small_floats(torch: Any) -> str:
+    """Attention, linear and convolution in bfloat16 and float16 on the CPU, against float64.
+
+    Which code computes them depends on what the CPU has beside its level (AMX, AVX512-BF16), and a
+    build without the tier that this code is in can fail there. The bound is a rounding for each sum
+    of absolute products; of attention, eight roundings of the largest value, 1.
+    """
+    generator = torch.Generator().manual_seed(1)
+    functional = torch.nn.functional
+    done = []
+    for name, roundoff in (("bfloat16", 2.0**-8), ("float16", 2.0**-11)):
+        dtype = getattr(torch, name)
+
+        def values(*shape: int, dtype: Any = dtype) -> Any:
+            return random_matrix(torch, shape, "float64", 8, generator).to(dtype)
+
+        x, w = values(96, 128), values(64, 128)
+        images, kernels = values(2, 16, 14, 14), values(8, 16, 3, 3)
+        operations = {
+            "linear": (functional.linear, (x, w)),
+            "convolution": (functional.conv2d, (images, kernels)),
+        }
+        for what, (operation, operands) in operations.items():
+            got = implemented(lambda call=operation, these=operands: call(*these))
+            if got is None:
+                continue
+            exact = operation(*(one.double() for one in operands))
+            bound = roundoff * operation(*(one.double().abs() for one in operands))
+            within(f"{what} in {name}", largest_share(torch, got, exact, bound), "|error|")
+            done.append(f"{what} {name}")
+        attention = getattr(functional, "scaled_dot_product_attention", None)
+        if attention is None:
+            continue
+        q, k, v = (values(2, 4, 512, 64) for _ in range(3))
+        got = implemented(lambda: attention(q, k, v, is_causal=True))  # noqa: B023 called here
+        if got is not None:
+            exact = attention(q.double(), k.double(), v.double(), is_causal=True)
+            bound = torch.full_like(exact, 8 * roundoff)
+            within(f"attention in {name}", largest_share(torch, got, exact, bound), "|error|")
+            done.append(f"attention {name}")
+    if not done:
+        raise NotRunError("this torch has none of them on the CPU")
+    return ", ".join(done)
+
+
+def implemented(call: Any) -> Any:
+    """The result; None where this release has no code for the type on the CPU."""
+    try:
+        return call()
+    except RuntimeError as error:
+        if "not implemented for" in str(error):
+            return None
+        raise
+
+
 def check_reduction(torch: Any, device: str) -> str:
     generator = torch.Generator().manual_seed(1)
     x = random_matrix(torch, (300, 1001), "float32", 24, generator)

@@ -101,10 +101,11 @@ CHOSEN = (
 def test_an_initialiser_that_calls_avx2_code_through_pointers(
     compiled, how: str, flags: list[str]
 ) -> None:
+    """Where the compiler leaves the pointers, what runs is open, and the emulated import decides."""
     raw = compiled(POINTERS + CALLED[how], *flags)
-    assert {find.feature for find in scan_starts(raw, read_elf(raw), "avx").result.beyond} == {
-        "AVX2"
-    }
+    scan = scan_starts(raw, read_elf(raw), "avx")
+    features = {find.feature for find in scan.result.beyond}
+    assert features == {"AVX2"} or (features == set() and scan.open_ends)
 
 
 def test_an_initialiser_that_only_chooses(compiled) -> None:

@@ -195,7 +195,7 @@ class Machine:
 
     def steps(self):
         """The calls of the steps: not what each end of a build does."""
-        ends = ("--stop-server", "import shutil")
+        ends = ("--stop-server", "import shutil", "causes.py")
         return [call for call in self.calls() if not any(part in call["command"] for part in ends)]
 
 
@@ -550,6 +550,30 @@ def test_a_compiler_without_memory_is_named(machine, windows_python):
     assert (code, "too little memory (C1060): set FARM_JOBS to less than 7" in out) == (5, True), (
         out
     )
+
+
+def test_the_window_says_the_first_error_its_cause_and_what_to_do(machine, windows_python):
+    """In the encoding of the machine, and though the log has more lines with the word error."""
+    with_real_logged(machine, windows_python)
+    script = machine.kit / "build.cmd"
+    line = r'"%FARM_PYTHON%" C:\farm\job\causes.py'
+    real = rf"{windows_path(windows_python.exe)} C:\farm\job\causes.py"
+    assert line in script.read_text()
+    script.write_text(script.read_text().replace(line, real))
+    error = "nvcc fatal   : Cannot find compiler 'cl.exe' in PATH"
+    machine.change("python.exe", "-m build", "print=FAILED: x.cu.obj", f"print={error}", "exit=1")
+    code, out = machine.run()
+    assert code == 5, out
+    assert f"    {error}" in out
+    assert "cause: nvcc finds no cl.exe on PATH" in out
+    assert "next: repair the installation of Visual Studio" in out.strip().splitlines()[-1]
+
+
+def test_a_build_whose_time_is_over_goes_on_at_the_next_start(machine):
+    machine.change("python.exe", "-m build", "exit=75")
+    code, out = machine.run(FARM_MINUTES="300")
+    assert code == 75, out
+    assert "the time of FARM_MINUTES is over: run this again" in out
 
 
 @contextmanager

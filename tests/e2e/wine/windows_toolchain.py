@@ -47,7 +47,7 @@ NEWER = "14.44.35207"
 # The compiler is in the folder of its toolset, as Visual Studio has it: from there nvcc.exe finds
 # vcvars64.bat. Not below "Program Files": nvcc.exe would quote the path in a way that Wine's cmd
 # does not read.
-TOOLSETS = "vc/VC/Tools/MSVC"
+TOOLSETS = "studio/VC/Tools/MSVC"
 VCVARS = r"""@echo off
 set "VCToolsVersion={toolset}"
 set "VCINSTALLDIR=%~dp0..\..\"
@@ -199,7 +199,7 @@ class Toolchain:
         script = self.c / self.vs / "VC/Auxiliary/Build/vcvarsall.bat"
         script.parent.mkdir(parents=True)
         script.write_text(VCVARS.format(toolset=toolset).replace("\n", "\r\n"))
-        newest = self.c / "vc/VC/Auxiliary/Build/vcvars64.bat"
+        newest = self.c / "studio/VC/Auxiliary/Build/vcvars64.bat"
         newest.parent.mkdir(parents=True)
         newest.write_text(VCVARS64.format(newer=NEWER).replace("\n", "\r\n"))
         for each in (toolset, NEWER):
@@ -322,5 +322,5 @@ class Toolchain:
         return target / "job"
 
     def remove(self, *more: str) -> None:
-        for name in ("clang", "farm", "vc", VS, *more):
+        for name in ("clang", "farm", "studio", "vc", VS, *more):
             shutil.rmtree(self.c / name, ignore_errors=True)

@@ -166,7 +166,7 @@ def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
 
 def test_options_from_the_environment():
     found = from_environment(
-        {"FARM_CUDA": "11.7", "FARM_PTX": "1", "FARM_REBUILD": "3", "FARM_BLAS": "", "CUDA": "1"}
+        {"FARM_CUDA": " 11.7 ", "FARM_PTX": "1", "FARM_REBUILD": "3", "FARM_BLAS": "", "CUDA": "1"}
     )
     assert found == {
         "cuda": ("11.7", "environment FARM_CUDA"),

@@ -1,6 +1,7 @@
 """How far a build is, by the events that it left."""
 
-from farm.run.journal import Event, progress
+from farm.run.journal import Event
+from farm.run.run_state import progress
 
 
 def noted(*entries):
