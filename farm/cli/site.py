@@ -85,9 +85,9 @@ def site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
     try:
         is_own = _is_own(args, store)
         project, settings = _settings(args)
-    except UsageError:
+        site = _read(project, settings)
+    except FarmError:  # no project, or a catalogue or page that the check of the index names
         return []
-    site = _read(project, settings)
     available = {wheel.filename for wheel in site.wheels if wheel.withdrawn is None}
     problems = []
     for key, data in site.project_files().items():

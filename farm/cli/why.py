@@ -1,7 +1,7 @@
 """`farm why`: explain why a combination can or cannot be built, and name the nearest that can."""
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,90 @@ from farm.plan.build import judge, resolve
 from farm.plan.compat.compilers import parse_msvc
 from farm.plan.compat.stack import parse_driver, parse_gcc
 from farm.plan.evidence import load_evidence
+from farm.plan.file import Plan
 from farm.plan.platforms.base import platform
 from farm.plan.recommend import FarmBuild, Machine, buildable_here
-from farm.plan.selectors import Selectors
+from farm.plan.selectors import Judgement, Selectors
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
 
+NO = 3
+"""The exit code for "it cannot be built"."""
+ONE_OPENMP = "two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a combination can or cannot be built.
+
+    Attributes:
+        verdict: What the rules say.
+        platform: The system that was asked about.
+        alternatives: Options of the nearest builds that the rules allow.
+        plan: The plan, where one can be made.
+        evidence: What was tested of it: what, text, source.
+        not_pinned: Parts of the build whose version is not fixed.
+        instead: Builds for the same cards and CPU, where this one cannot be built.
+    """
+
+    verdict: Judgement
+    platform: str
+    alternatives: tuple[str, ...]
+    plan: Plan | None
+    evidence: tuple[tuple[str, str, str], ...]
+    not_pinned: tuple[str, ...]
+    instead: tuple[FarmBuild, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {
+            "buildable": self.verdict.buildable,
+            "reasons": [reason.to_json() for reason in self.verdict.advised()],
+            "nearest": next(iter(self.alternatives), None),
+            "alternatives": list(self.alternatives),
+            "evidence": [
+                {"what": what, "text": text, "source": source}
+                for what, text, source in self.evidence
+            ],
+            "not_pinned": list(self.not_pinned),
+        }
+
+    @property
+    def headline(self) -> str:
+        """Whether it can be built, in one sentence."""
+        reasons = self.verdict.advised()
+        can = "cannot be built"
+        if self.verdict.buildable:
+            can = "can be built"
+            if self.alternatives:
+                can += f" with {', or '.join(self.alternatives)}"
+            if any(reason.severity == "unpinned" for reason in reasons):
+                can = "goes together, but the farm has no pinned file for a part of it"
+            elif any(reason.rule.endswith("-reported") for reason in reasons):
+                can = "may not build: who tried it says so"
+        return f"{self.verdict.what} on {self.platform} {can}"
+
 
 def run_why(args: argparse.Namespace) -> int:
+    """Explain a combination; with `--official` answer about PyTorch's own wheels.
+
+    Returns:
+        0 if it can be built, else 3; `--official` has its own.
+    """
     if args.driver is not None:
         args.driver = parse_driver(args.driver)
     if args.official:
         return run_official(args)
+    _require_variant(args)
+    explanation = explain(args)
+    if args.json:
+        show.json_document(explanation.to_json())
+    else:
+        _print(explanation, verbose=args.verbose)
+    return 0 if explanation.verdict.buildable else NO
+
+
+def _require_variant(args: argparse.Namespace) -> None:
     if args.python is not None:
         raise UsageError(
             "--python belongs to --official",
@@ -36,62 +108,54 @@ def run_why(args: argparse.Namespace) -> int:
         hint = f"an example: --variant {example(args.gpu[0]) if args.gpu else 'sm35-avx-py311'}"
         hint += "; about PyTorch's own wheels: --official" if args.gpu else ""
         raise UsageError("--variant GPU-CPU-PYTHON is missing", hint=hint)
+
+
+def explain(args: argparse.Namespace) -> Explanation:
+    """Ask the rules about the combination that the arguments name."""
     project, settings = project_of(args)
     selectors = selectors_of(args, project, settings)
-    judged = judge(project, selectors, questions(args, selectors.variant))
-    found = judged.advised()
-    alternatives = judged.alternatives()
-    if (
-        judged.buildable and judged.channel != judge(project, selectors).channel
-    ):  # another than a plan takes by itself
-        alternatives = [f"--channel {judged.channel}"]
-    nearest = ", or ".join(alternatives)
-    if judged.complete:
-        plan = resolve(project, replace(selectors, channel=judged.channel))
-    else:
-        plan = None
-    evidence = load_evidence(project).rows(plan) if plan else []
-    floating = platform(plan.platform).floating(plan) if plan else []
-    if args.json:
-        reasons = [reason.to_json() for reason in found]
-        proved = [dict(zip(("what", "text", "source"), row, strict=True)) for row in evidence]
-        document = {
-            "buildable": judged.buildable,
-            "reasons": reasons,
-            "nearest": next(iter(alternatives), None),
-            "alternatives": alternatives,
-            "evidence": proved,
-        }
-        document["not_pinned"] = floating
-        show.json_document(document)
-    else:
-        can = "can be built" if judged.buildable else "cannot be built"
-        can += f" with {nearest}" if judged.buildable and nearest else ""
-        if judged.buildable and any(reason.severity == "unpinned" for reason in found):
-            can = "goes together, but the farm has no pinned file for a part of it"
-        elif judged.buildable and any(reason.rule.endswith("-reported") for reason in found):
-            can = "may not build: who tried it says so"
-        show.say(f"{judged.what} on {selectors.platform} {can}")
-        for reason in found:
-            instead = f" (instead: {reason.nearest})" if reason.nearest else ""
-            show.prose(f"  {reason.severity}: {reason.text}{instead}")
-            if args.verbose:
-                show.prose(f"    {reason.fact} ({reason.source})")
-        if nearest and not judged.buildable:
-            show.say(f"nearest that the rules allow: {nearest}")
-        if plan and plan.windows:
-            why = "two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
-            show.say(f"openmp: {plan.windows.openmp} alone; {why}")
-        for text in floating:
-            show.prose(f"not pinned: {text}")
-        tested = [row for row in evidence if row[0] == "tested"]
-        for what, text, source in (
-            evidence if args.verbose else (*tested[-1:], *evidence[len(tested) :])
-        ):
-            show.prose(f"{what}: {text} ({source})")
-        if not judged.buildable:
-            print_builds(_instead(args, project, selectors), None)
-    return 0 if judged.buildable else 3
+    verdict = judge(project, selectors, questions(args, selectors.variant))
+    alternatives = verdict.alternatives()
+    # Another channel than a plan takes by itself has to be named.
+    if verdict.buildable and verdict.channel != judge(project, selectors).channel:
+        alternatives = [f"--channel {verdict.channel}"]
+    plan = None
+    if verdict.complete:
+        plan = resolve(project, replace(selectors, channel=verdict.channel))
+    return Explanation(
+        verdict=verdict,
+        platform=selectors.platform,
+        alternatives=tuple(alternatives),
+        plan=plan,
+        evidence=tuple(load_evidence(project).rows(plan)) if plan else (),
+        not_pinned=tuple(platform(plan.platform).floating(plan)) if plan else (),
+        instead=() if verdict.buildable else tuple(_instead(args, project, selectors)),
+    )
+
+
+def _print(explanation: Explanation, *, verbose: bool) -> None:
+    """Print an explanation for a person."""
+    verdict = explanation.verdict
+    show.say(explanation.headline)
+    for reason in verdict.advised():
+        instead = f" (instead: {reason.nearest})" if reason.nearest else ""
+        show.prose(f"  {reason.severity}: {reason.text}{instead}")
+        if verbose:
+            show.prose(f"    {reason.fact} ({reason.source})")
+    if explanation.alternatives and not verdict.buildable:
+        show.say(f"nearest that the rules allow: {', or '.join(explanation.alternatives)}")
+    if explanation.plan and explanation.plan.windows:
+        show.say(f"openmp: {explanation.plan.windows.openmp} alone; {ONE_OPENMP}")
+    for text in explanation.not_pinned:
+        show.prose(f"not pinned: {text}")
+    rows = explanation.evidence
+    if not verbose:
+        tested = [row for row in rows if row[0] == "tested"]
+        rows = (*tested[-1:], *rows[len(tested) :])
+    for what, text, source in rows:
+        show.prose(f"{what}: {text} ({source})")
+    if not verdict.buildable:
+        print_builds(explanation.instead, None)
 
 
 def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> list[FarmBuild]:

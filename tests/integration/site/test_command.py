@@ -148,3 +148,10 @@ def test_the_pages_of_a_copy_keep_the_addresses_of_the_index(site, tmp_path, cap
     assert "this is not the index of ci/farm.yaml" in capsys.readouterr().err
     page = "project/canary.html"
     assert (target / page).read_bytes() == (index / page).read_bytes()
+
+
+def test_check_names_a_catalogue_that_is_gone_beside_pages_for_people(site, capsys):
+    run, index = site
+    (index / "catalog.json").unlink()
+    assert run("index", "check") == 1
+    assert "catalog.json" in capsys.readouterr().out
