@@ -62,13 +62,13 @@ def _selectors(
     from farm.platforms.facts import DEFAULT, PLATFORMS
 
     group = parser.add_argument_group("selectors")
-    what = "for example sm35-avx-py311, or an alias that `farm matrix --format names` prints"
-    what += "; a pattern such as 'sm3*-avx*-py311'; may be repeated" if several else ""
+    help_text = "for example sm35-avx-py311, or an alias that `farm matrix --format names` prints"
+    help_text += "; a pattern such as 'sm3*-avx*-py311'; may be repeated" if several else ""
     group.add_argument(
         "--variant",
         required=required,
         metavar="GPU-CPU-PYTHON",
-        help=what,
+        help=help_text,
         action="append" if several else "store",
         default=[] if several else None,
     )
@@ -394,11 +394,13 @@ def add_smoke(parser: argparse.ArgumentParser) -> None:
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:
-    below = parser.add_subparsers(dest="index_command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="index_command", required=True, metavar="COMMAND")
     for name, (text, add) in INDEX_COMMANDS.items():
-        one = below.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        _flags(one, {"--json": "print one JSON document on stdout"})
-        add(one)
+        subparser = subparsers.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + "."
+        )
+        _flags(subparser, {"--json": "print one JSON document on stdout"})
+        add(subparser)
 
 
 def _reconcile(parser: argparse.ArgumentParser) -> None:

@@ -80,7 +80,7 @@ def run_submit(args: argparse.Namespace) -> int:
         )
     if not (several or rebuild or args.from_bundle):
         ask_if_needless(args, plans[0])
-    wanted = []
+    requests = []
     builds = []
     for plan in plans:
         on = engine_for(plan, args.on)
@@ -96,7 +96,7 @@ def run_submit(args: argparse.Namespace) -> int:
                 builds.append(Build(plan, PUBLISHED))
                 continue
         builds.append(Build(plan, TO_BUILD))
-        wanted.append(
+        requests.append(
             (
                 plan,
                 runs.request_for(plan, until=until, on=on, priority=args.priority, rebuild=rebuild),
@@ -109,7 +109,7 @@ def run_submit(args: argparse.Namespace) -> int:
     if not confirm(args, Batch(builds), settings.ask_above, f"{machines} ({on})"):
         show.note("farm: nothing was queued")
         return ExitCode.INTERRUPTED
-    return hand_over(args, workspace, wanted, several=several)
+    return hand_over(args, workspace, requests, several=several)
 
 
 def ask_if_needless(args: argparse.Namespace, plan: Plan) -> None:
@@ -153,19 +153,19 @@ def run_render(args: argparse.Namespace) -> int:
 def run_retry(args: argparse.Namespace) -> int:
     workspace = workspace_of(args)
     with journal_with_a_run(args) as journal:
-        named = runs_of(args, journal)
-        for old in named:
+        old_runs = runs_of(args, journal)
+        for old in old_runs:
             if old.finished is None:
                 state = state_of(journal, old)
                 hint = state.text if state.abandoned else f"farm cancel {old.id}"
                 raise UsageError(f"run {old.id} has not ended", hint=hint)
     # The plans as they were, not resolved anew: the matrix may have changed since.
-    wanted = [
+    requests = [
         (runs.plan_of(old), replace(old.request, retry_of=old.id, rebuild=args.rebuild))
-        for old in named
+        for old in old_runs
     ]
     several = len(args.run) != 1 or args.failed
-    return hand_over(args, workspace, wanted, several=several)
+    return hand_over(args, workspace, requests, several=several)
 
 
 def run_dispatch(args: argparse.Namespace) -> int:
@@ -216,9 +216,11 @@ def carry_out(
 ) -> int:
     """Runs the main job here up to a step and prints its table."""
     with watching(args) as watcher:
-        here = replace(workspace, watcher=watcher)
+        watched_workspace = replace(workspace, watcher=watcher)
         on = engine_for(plan, args.on)
-        result = runs.submit(here, plan, until=until, on=on, pieces=pieces, rebuild=rebuild)
+        result = runs.submit(
+            watched_workspace, plan, until=until, on=on, pieces=pieces, rebuild=rebuild
+        )
     return print_outcomes(args, result)
 
 
@@ -248,17 +250,17 @@ def hand_over(
     `several`: the command may make several runs, so that its JSON is a list.
     """
     runs.check_detached(workspace, wanted)
-    named: list[Run] = []
+    created: list[Run] = []
     try:
         with deferred_interrupts():
-            named += runs.create_detached(workspace, wanted)
+            created += runs.create_detached(workspace, wanted)
             dispatcher = start_dispatcher(workspace)
-        return _follow_or_print(args, workspace, named, dispatcher, several=several)
+        return _follow_or_print(args, workspace, created, dispatcher, several=several)
     except OutputClosed:
         raise
     except KeyboardInterrupt:
         with open_journal(workspace.project, workspace.settings) as journal:
-            return say_what_goes_on(journal, [run.id for run in named])
+            return say_what_goes_on(journal, [run.id for run in created])
 
 
 def _follow_or_print(
@@ -310,12 +312,12 @@ def _wait_for_log(
     journal: Journal, run: Run, log: Path, dispatcher: subprocess.Popen[bytes] | None
 ) -> None:
     """Until the log begins or the run has ended; shows each new reason for the wait."""
-    shown = None
+    shown_text = None
     while not log.exists() and journal.run(run.id).finished is None:
         state = state_of(journal, journal.run(run.id))
         text = f"{state.phase}: {state.text}" if state.text else str(state.phase)
-        if text != shown:
-            shown = text
+        if text != shown_text:
+            shown_text = text
             show.note(f"    {plain(text)}")
         # Exit code 0 is no failure: it ends so where another dispatcher is at work.
         if dispatcher is not None and dispatcher.poll():
@@ -434,7 +436,10 @@ def _show(
 ) -> None:
     if args.json:
         show.json_document(
-            {**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]}
+            {
+                **result.to_json(),
+                "reports": [json.loads(probe_report.to_json()) for probe_report in reports],
+            }
         )
     elif args.quiet:
         for step in result.steps:

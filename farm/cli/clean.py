@@ -79,13 +79,13 @@ def run_clean(args: argparse.Namespace) -> int:
         shared = in_slurm(before, workspace, journal, caches=args.compiler_caches)
     rows = [(str(path), size_of(path)) for path in paths]
     rows += [
-        (str(each), each.size)
+        (str(leftover), leftover.size)
         for found in (*(found for _, found in engines), shared)
-        for each in found
+        for leftover in found
     ]
     if not args.json:
-        for what, size in rows:
-            show.say(f"{size / 1e6:10.1f} MB  {what}")
+        for label, size in rows:
+            show.say(f"{size / 1e6:10.1f} MB  {label}")
     asks = (
         rows
         and not (args.dry_run or args.yes or args.json)
@@ -98,21 +98,21 @@ def run_clean(args: argparse.Namespace) -> int:
         for client, found in engines:
             remove_from_docker(client, found)
         if shared:
-            _slurm(workspace).remove(each.name for each in shared)
+            _slurm(workspace).remove(leftover.name for leftover in shared)
         for path in paths:
             # Of a link the link itself, not what it leads to.
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if args.json:
         show.json_document(
-            {"removed": removes, "found": [{"what": what, "bytes": size} for what, size in rows]}
+            {"removed": removes, "found": [{"what": label, "bytes": size} for label, size in rows]}
         )
         return 0
-    kept = {
+    kept_caches = {
         "unpublished wheels (--unpublished)": args.unpublished,
         "logs of failures (--logs)": args.logs,
         "compiler caches (--compiler-caches)": args.compiler_caches,
     }
-    names = ", ".join(["the index", *(name for name, goes in kept.items() if not goes)])
+    names = ", ".join(["the index", *(name for name, goes in kept_caches.items() if not goes)])
     verb = "removed" if removes else "would be removed"
     show.say(f"{sum(size for _, size in rows) / 1e6:10.1f} MB  {verb}; kept: {names}")
     return 0
@@ -123,13 +123,15 @@ def leftovers(
 ) -> Iterator[Path]:
     """Folders of runs that ended before, and caches and build trees that nothing changed since."""
     artifacts = workspace.artifacts
-    kept = {run.id for run in journal.open_runs()} if journal else set()
+    open_ids = {run.id for run in journal.open_runs()} if journal else set()
     for folder in (artifacts / "runs").glob("*"):
-        if folder.name not in kept and modification_time(folder) <= before:
+        if folder.name not in open_ids and modification_time(folder) <= before:
             yield from _of_run(folder, journal, unpublished=args.unpublished, logs=args.logs)
     # A run that is under way uses the caches.
     for entry in (
-        (entry for cache in CACHES for entry in (artifacts / cache).glob("*")) if not kept else ()
+        (entry for cache in CACHES for entry in (artifacts / cache).glob("*"))
+        if not open_ids
+        else ()
     ):
         stays = _is_compiler_cache(entry) and not args.compiler_caches
         if (
@@ -167,7 +169,7 @@ def _of_run(
             published = any(
                 step["name"] == "publish" and step["outcome"] == "done" for step in steps
             )
-    kept = {
+    kept_files = {
         path
         for path in folder.glob("*")
         if failed and not logs and path.suffix in LOGS and path.is_file()
@@ -176,10 +178,12 @@ def _of_run(
         wheels = [
             folder / name for name in ("repaired", "built") if any((folder / name).rglob("*.whl"))
         ]
-        kept |= (
+        kept_files |= (
             {*wheels} if failed else {*wheels[:1]}
         )  # `farm retry` goes on from the one that was built
-    yield from (path for path in folder.glob("*") if path not in kept) if kept else (folder,)
+    yield from (
+        (path for path in folder.glob("*") if path not in kept_files) if kept_files else (folder,)
+    )
 
 
 def _holds_index(entry: Path, index: str) -> bool:
@@ -241,38 +245,40 @@ def in_docker(
         and container.status not in ("running", "paused", "restarting")
         and datetime.fromisoformat(container.attrs["Created"]) <= before
     ]
-    found = [Leftover(name, "container", str(container.short_id)) for container in old]
+    unused = [Leftover(name, "container", str(container.short_id)) for container in old]
     # An image is used by name before there is a container of it, so none is touched while a run is
     # open.
     if journal and journal.open_runs():
-        return found
-    others = [container for container in containers if container not in old]
+        return unused
+    other_containers = [container for container in containers if container not in old]
     # Containers that have ended count too: Docker refuses to remove their image.
-    used = {container.attrs["Image"] for container in others}
+    used = {container.attrs["Image"] for container in other_containers}
     # Not client.images.list: it asks for each image anew, and fails where someone has removed one
     # meanwhile.
     for image in client.api.images(name=IMAGES):
-        ours = (image["Labels"] or {}).get(PROJECT_LABEL) == workspace.id
+        is_ours = (image["Labels"] or {}).get(PROJECT_LABEL) == workspace.id
         if (
-            ours
+            is_ours
             and image["Id"] not in used
             and datetime.fromtimestamp(image["Created"], UTC) <= before
         ):
             tags = image["RepoTags"] or []
-            found += [
+            unused += [
                 Leftover(name, "image", t, int(image["Size"]))
                 for t in tags
                 if t.startswith(f"{IMAGES}:")
             ]
     mounted = {
-        mount.get("Name") for container in others for mount in container.attrs.get("Mounts", ())
+        mount.get("Name")
+        for container in other_containers
+        for mount in container.attrs.get("Mounts", ())
     }
-    wanted = volumes_of(workspace, journal, caches=caches)
+    volume_pattern = volumes_of(workspace, journal, caches=caches)
     for volume in client.volumes.list():
-        free = re.fullmatch(wanted, volume.name) and volume.name not in mounted
+        free = re.fullmatch(volume_pattern, volume.name) and volume.name not in mounted
         if free and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before:
-            found.append(Leftover(name, "volume", volume.name))
-    return found
+            unused.append(Leftover(name, "volume", volume.name))
+    return unused
 
 
 def in_slurm(
@@ -291,16 +297,16 @@ def in_slurm(
     ended = journal.handles()
     free = not journal.open_runs()
     volumes = volumes_of(workspace, journal, caches=caches)
-    found = []
+    unused = []
     for folder in folders:
         kind, _, name = folder.path.partition("/")
         if kind == "toolchains":
-            own = folder.project == workspace.id
+            is_ours = folder.project == workspace.id
         else:
-            own = re.fullmatch(volumes, name) is not None
-        if (name in ended if kind == "jobs" else free and own) and folder.changed <= before:
-            found.append(Leftover("slurm", "folder", folder.path, folder.size))
-    return found
+            is_ours = re.fullmatch(volumes, name) is not None
+        if (name in ended if kind == "jobs" else free and is_ours) and folder.changed <= before:
+            unused.append(Leftover("slurm", "folder", folder.path, folder.size))
+    return unused
 
 
 def _slurm(workspace: Workspace) -> "SlurmEngine":
@@ -328,14 +334,14 @@ def remove_from_docker(client: "docker.DockerClient", found: Sequence[Leftover])
     """Remove leftovers of one engine; what someone else removed or uses by now is passed over."""
     from docker.errors import APIError
 
-    for each in found:
+    for leftover in found:
         try:
-            if each.kind == "container":
-                client.containers.get(each.name).remove(v=True)
-            elif each.kind == "volume":
-                client.volumes.get(each.name).remove()
+            if leftover.kind == "container":
+                client.containers.get(leftover.name).remove(v=True)
+            elif leftover.kind == "volume":
+                client.volumes.get(leftover.name).remove()
             else:
-                client.images.remove(each.name)
+                client.images.remove(leftover.name)
         except APIError as error:
             if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise

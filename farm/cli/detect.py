@@ -44,8 +44,8 @@ class Detected:
         }
         document["first"] = {"text": self.first[0], "line": self.first[1]} if self.first else None
         document["elsewhere"] = [
-            {"maker": maker, "what": what, "install": install}
-            for maker, what, install in self.elsewhere
+            {"maker": maker, "what": description, "install": install}
+            for maker, description, install in self.elsewhere
         ]
         return document
 
@@ -122,8 +122,8 @@ def _first(
     if recommendation.pip:
         return "a wheel of the index is for this machine", recommendation.pip
     if builds and recommendation.submit:
-        what = f"no wheel is published for this machine; a build of {builds[0].release} takes"
-        return f"{what} {builds[0].cost}", recommendation.submit
+        reason = f"no wheel is published for this machine; a build of {builds[0].release} takes"
+        return f"{reason} {builds[0].cost}", recommendation.submit
     return None
 
 
@@ -149,13 +149,13 @@ def _other_makers(question: Question) -> Iterator[tuple[str, str, str]]:
     answer = official.best(question)
     if answer.runs and answer.wheel:
         without = "".join(f", without {text.partition(':')[0]}" for text in answer.without)
-        what = f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}{without}"
-        yield "PyTorch's own", what, answer.wheel.pip
+        description = f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}{without}"
+        yield "PyTorch's own", description, answer.wheel.pip
     if answer.runs and not answer.without:
         return
     for row in official.others(question):
-        what = f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}"
-        yield row.maker, what, official.install(row, question)
+        description = f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}"
+        yield row.maker, description, official.install(row, question)
 
 
 def _print(detected: Detected) -> None:
@@ -181,8 +181,8 @@ def _print(detected: Detected) -> None:
             show.prose(f"{kind}: {words}")
             if command:  # on a line of its own, to be copied
                 show.say(f"  farm submit {options}")
-    for maker, what, install in detected.elsewhere:
-        show.prose(f"{maker}: {what}")
+    for maker, description, install in detected.elsewhere:
+        show.prose(f"{maker}: {description}")
         show.say(f"  {install}")
     if recommendation.pip:
         print()

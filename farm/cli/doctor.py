@@ -26,21 +26,23 @@ def run_doctor(args: argparse.Namespace) -> int:
     machine = BuildMachine()
     readings = collect(machine)
     project = find_project(args.project or Path.cwd())
-    named = args.variant or args.package or args.cuda or args.channel
+    is_named = args.variant or args.package or args.cuda or args.channel
     # Who has a project with a configuration of its own builds.
-    build = args.build or bool(named) or any((project / file).is_file() for file in PROJECT_FILES)
+    build = (
+        args.build or bool(is_named) or any((project / file).is_file() for file in PROJECT_FILES)
+    )
     plan = _plan(args, project, readings) if build else None
     findings = run_checks(machine, readings, plan, build=build)
     if build:
         findings = [*check_project(project), *findings]
     if args.json:
         if plan:
-            what = {"variant": plan.variant, "digest": plan.digest, "version": plan.version}
+            build_json = {"variant": plan.variant, "digest": plan.digest, "version": plan.version}
         else:
-            what = None
-        found = [finding.model_dump() for finding in findings]
+            build_json = None
+        findings_json = [finding.model_dump() for finding in findings]
         facts = readings.model_dump(mode="json", by_alias=True)
-        show.json_document({"build": what, "findings": found, "readings": facts})
+        show.json_document({"build": build_json, "findings": findings_json, "readings": facts})
     else:
         title = "to install and use wheels (`farm doctor --build`: to build them):"
         if build:
@@ -59,10 +61,10 @@ def _own_build(project: Path, channel: str | None) -> Build | None:
     is built.
     """
     matrix = load_matrix(project)
-    own = [matrix.channel(name) for name in ([channel] if channel else matrix.own())]
-    if not own or any("torch" in one.packages for one in own):
+    channels = [matrix.channel(name) for name in ([channel] if channel else matrix.own())]
+    if not channels or any("torch" in candidate.packages for candidate in channels):
         return None
-    return next(iter(own[0].builds), None)
+    return next(iter(channels[0].builds), None)
 
 
 def _plan(args: argparse.Namespace, project: Path, readings: Readings) -> Plan | None:
@@ -73,12 +75,12 @@ def _plan(args: argparse.Namespace, project: Path, readings: Readings) -> Plan |
         return None
     try:
         options = {"cuda": Choice(args.cuda, "--cuda")} if args.cuda else {}
-        own = None if args.package else _own_build(project, args.channel)
-        if args.variant or own is None:
+        own_build = None if args.package else _own_build(project, args.channel)
+        if args.variant or own_build is None:
             variant = Variant.parse(name)
         else:
-            variant = own.variant
-        package = own.package if own else args.package or "torch"
+            variant = own_build.variant
+        package = own_build.package if own_build else args.package or "torch"
         return resolve(
             project,
             Selectors(variant, package, platform=system, channel=args.channel, options=options),

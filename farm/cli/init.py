@@ -35,9 +35,9 @@ def run_init(args: argparse.Namespace) -> int:
     for file in files:
         # All are looked at before the first is written: a half-made project would be the user's to
         # clean up.
-        if taken := _taken(args.folder / file):
+        if existing := _taken(args.folder / file):
             raise UsageError(
-                f"{taken} is already there: nothing was written",
+                f"{existing} is already there: nothing was written",
                 hint="farm init DIR, with a new folder",
             )
     contents = {file: (resources.EXAMPLE / file).read_bytes() for file in files}

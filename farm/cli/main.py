@@ -122,10 +122,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         self.words = [word.partition("=")[0] for word in args or () if word.startswith("--")]
-        found, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:  # told here, with the usage of the command, not with that of `farm`
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found, unknown
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         wrong = [
@@ -159,11 +159,11 @@ def _required(action: argparse.Action) -> str | None:
 
 def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
     """A line with the nearest known words for an error of argparse; empty where nothing is near."""
-    known: list[str] = []
+    choices: list[str] = []
     if message.startswith("unrecognized arguments: "):
         # argparse tells what is wrong in its text alone.
         wrong = [word.split("=")[0] for word in message.split()[2:] if word.startswith("-")]
-        known = [option for option in parser._option_string_actions if option.startswith("--")]
+        choices = [option for option in parser._option_string_actions if option.startswith("--")]
     elif "invalid choice: " in message:
         wrong = [
             message.split("invalid choice: ")[1]
@@ -178,10 +178,10 @@ def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
             for action in parser._actions
             if name in (*action.option_strings, action.dest, action.metavar)
         ]
-        known = [str(choice) for action in actions for choice in action.choices or ()]
+        choices = [str(choice) for action in actions for choice in action.choices or ()]
     else:
         return ""
-    near = [word for one in wrong for word in nearest(one, known, 1)]
+    near = [word for mistyped in wrong for word in nearest(mistyped, choices, 1)]
     return f"  did you mean: {', '.join(near)}?\n" if near else ""
 
 
@@ -204,23 +204,23 @@ def parser(
     top.add_argument(
         "--traceback", action="store_true", help="show where an error was raised, for bug reports"
     )
-    below = top.add_subparsers(
+    subparsers = top.add_subparsers(
         dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS
     )
     for name in commands:
-        what = COMMANDS[name]
-        one = below.add_parser(
+        help_line = COMMANDS[name]
+        subparser = subparsers.add_parser(
             name,
             prog=f"farm {name}",
-            description=what[0].upper() + what[1:] + ".",
+            description=help_line[0].upper() + help_line[1:] + ".",
             epilog=examples_of(name),
         )
         if name not in TEXT_ONLY:
-            one.add_argument(
+            subparser.add_argument(
                 "--json", action="store_true", help="print one JSON document on stdout"
             )
         if load:
-            getattr(arguments, f"add_{name}")(one)
+            getattr(arguments, f"add_{name}")(subparser)
     return top
 
 
@@ -283,18 +283,20 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 def command_in(given: Sequence[str]) -> str | None:
     """The command among the arguments: the first that is neither a global option nor its value."""
-    rest = iter(given)
-    for word in rest:
+    words = iter(given)
+    for word in words:
         if word == "--project":
-            next(rest, None)
+            next(words, None)
         elif not word.startswith("-"):
             return word
     return None
 
 
 def command_parser(top: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
-    (below,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
-    return cast(argparse.ArgumentParser, below.choices[name])
+    (subparsers,) = (
+        action for action in top._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    return cast(argparse.ArgumentParser, subparsers.choices[name])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -327,10 +329,10 @@ def _main(given: Sequence[str]) -> int:
         _require_folder()
         return handler(args.command)(args)
     except Exception as error:
-        found = error if isinstance(error, FarmError) else system_error(error)
-        if args.traceback or found is None:
+        failure = error if isinstance(error, FarmError) else system_error(error)
+        if args.traceback or failure is None:
             raise
-        return _failed(found, json=getattr(args, "json", False))
+        return _failed(failure, json=getattr(args, "json", False))
 
 
 def _require_folder() -> None:

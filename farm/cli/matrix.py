@@ -87,7 +87,7 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
         cells.setdefault(
             (build.package, build.platform, build.variant.gpu, build.variant.cpu), []
         ).append(build)
-    cpus = [cpu for cpu in channel.cpus if any(cpu == one for *_, one in cells)]
+    cpus = [cpu for cpu in channel.cpus if any(cpu == cell_cpu for *_, cell_cpu in cells)]
     rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
     for (package, where, gpu, cpu), builds in cells.items():
         pythons = " ".join(dict.fromkeys(build.variant.python for build in builds))
@@ -96,7 +96,7 @@ def _grid(channel: Channel, offered: list[Build]) -> None:
     show.table(
         f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)",
         ("package", "platform", "GPU", "Python", *cpus),
-        [(*row, *(found.get(cpu, "-") for cpu in cpus)) for row, found in rows.items()],
+        [(*row, *(by_cpu.get(cpu, "-") for cpu in cpus)) for row, by_cpu in rows.items()],
     )
     for package in dict.fromkeys(build.package for build in offered if build.variant.sms):
         if not recipe(channel.text.recipe_of(package)).is_for_gpus:

@@ -181,8 +181,8 @@ def _request(args: argparse.Namespace) -> Request:
         pasted = paste.read(sys.stdin.read(MAX_PASTE))
         if not pasted.cards:
             hint = "nvidia-smi -L | farm why --official --gpu -"
-            what = pasted.problem or "no card is named in the text on standard input"
-            raise UsageError(what, hint=hint)
+            problem = pasted.problem or "no card is named in the text on standard input"
+            raise UsageError(problem, hint=hint)
     elif not args.gpu:
         raise UsageError(
             "--official asks about a card: name it with --gpu",
@@ -302,7 +302,7 @@ def _refuse_options(args: argparse.Namespace) -> None:
     the environment.
     """
     names = [*_BUILDS_ALONE, *(name for name in OPTIONS if name not in ("torch", "cuda"))]
-    given = [name for name in names if getattr(args, name, None) is not None]
+    used = [name for name in names if getattr(args, name, None) is not None]
     for name, choice in from_environment(os.environ).items():
         if name not in ("torch", "cuda"):
             raise UsageError(
@@ -312,11 +312,11 @@ def _refuse_options(args: argparse.Namespace) -> None:
         if getattr(args, name) is None:
             setattr(args, name, choice.value)
     switches = [name.removeprefix("USE_").lower() for name in catalog.switches()]
-    given += [name for name in switches if getattr(args, name, None) is not None]
+    used += [name for name in switches if getattr(args, name, None) is not None]
     if args.package != "torch":
-        given.append("package")
-    if given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        used.append("package")
+    if used:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in used)
         raise UsageError(
             f"{flags}: about a build of your own, not about PyTorch's wheels",
             hint="leave it out, or ask about a build: farm why --variant GPU-CPU-PYTHON …",
@@ -326,30 +326,30 @@ def _refuse_options(args: argparse.Namespace) -> None:
 def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | None]:
     """Release and CUDA: `2.8`, `2.8.0+cu128` as `torch.__version__` prints it, `12.8`, `cu128`."""
     release, _, label = (torch or "").partition("+")
-    named = [text for text in (label, cuda) if text]
-    spelled = [re.sub(r"^cu(\d+)(\d)$", r"\1.\2", text.strip().lower()) for text in named]
+    version_texts = [text for text in (label, cuda) if text]
+    spelled = [re.sub(r"^cu(\d+)(\d)$", r"\1.\2", text.strip().lower()) for text in version_texts]
     if "cpu" in spelled:
         raise UsageError(
             "a wheel +cpu runs on no card: ask for one with CUDA", hint=f"--torch {release}"
         )
-    known = catalog.toolkits()
+    toolkits = catalog.toolkits()
     for text in spelled:
-        if catalog.find(known, text) is None:
+        if catalog.find(toolkits, text) is None:
             raise UsageError(
-                f"CUDA {text!r} is not in the catalogue", hint=catalog.known(known, text)
+                f"CUDA {text!r} is not in the catalogue", hint=catalog.known(toolkits, text)
             )
-    cudas = {catalog.find(known, text) for text in spelled}
+    cudas = {catalog.find(toolkits, text) for text in spelled}
     if len(cudas) > 1:
         raise UsageError(
             f"--torch {torch} and --cuda {cuda} name two CUDAs", hint="give one of them"
         )
     releases = catalog.torch_releases()
-    found = catalog.find(releases, release) if release else None
-    if release and found is None:
+    torch_release = catalog.find(releases, release) if release else None
+    if release and torch_release is None:
         raise UsageError(
             f"torch {release} is not in the catalogue", hint=catalog.known(releases, release)
         )
-    return found, next(iter(cudas), None)
+    return torch_release, next(iter(cudas), None)
 
 
 def _python(name: str | None) -> str | None:
@@ -391,10 +391,10 @@ def headline(request: Request, answer: Answer) -> str:
             f"{request.named}"
         )
     if answer.lost:
-        lost = ", ".join(f"sm_{sm}" for sm in answer.lost)
+        without_code = ", ".join(f"sm_{sm}" for sm in answer.lost)
         return (
             f"no: no wheel{which} has code for all of {request.named}; torch {wheel.torch} leaves "
-            f"out {lost}"
+            f"out {without_code}"
         )
     return f"no: {answer.problem}"
 
@@ -484,6 +484,6 @@ def print_builds(builds: Sequence[FarmBuild], no_build: str | None) -> None:
     if no_build:
         show.prose(f"no wheel of your own either: {no_build}")
     for build in builds:
-        lost = "".join(f"; no code for sm_{sm}" for sm in build.lost)
-        show.prose(f"of your own: {build.release} ({build.standing}; {build.cost}{lost})")
+        without_code = "".join(f"; no code for sm_{sm}" for sm in build.lost)
+        show.prose(f"of your own: {build.release} ({build.standing}; {build.cost}{without_code})")
         show.say(f"  farm submit {build.words}")

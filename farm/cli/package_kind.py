@@ -110,9 +110,9 @@ class PackageKind:
     @property
     def foreign_device_code(self) -> str | None:
         """A folder with files of CUDA that are not its own."""
-        own = set(self.own_names)
+        own_names = set(self.own_names)
         for name in self.tree.names:
-            if name.endswith((".cu", ".cuh")) and (name not in own or not self.wants_cuda):
+            if name.endswith((".cu", ".cuh")) and (name not in own_names or not self.wants_cuda):
                 return "/".join(PurePosixPath(name).parts[:2])
         return None
 
@@ -127,12 +127,14 @@ class PackageKind:
         entry in the list.
         """
         names = {name for pattern in ASKED for name in pattern.findall(self.build_scripts)}
-        known = {key.lower(): package for key, package in HINTS["libraries"].items()}
-        packages = {known[name.lower()] for name in names if name.lower() in known}
+        packages_by_name = {key.lower(): package for key, package in HINTS["libraries"].items()}
+        packages = {
+            packages_by_name[name.lower()] for name in names if name.lower() in packages_by_name
+        }
         unknown = {
             name
             for name in names
-            if name.lower() not in known and name.lower() not in HINTS["no_library"]
+            if name.lower() not in packages_by_name and name.lower() not in HINTS["no_library"]
         }
         return packages, sorted(unknown)[:5]
 

@@ -61,10 +61,10 @@ def run_plan(args: argparse.Namespace) -> int:
     project, settings = project_of(args)
     complete = args.all
     args.all = False  # `--all` of this command prints more of one build
-    chosen = list(each_build(args, project))
-    if len(chosen) > 1:
-        return _run_plans(args, project, settings, chosen)
-    selectors = selectors_of(chosen[0], project, settings)
+    builds = list(each_build(args, project))
+    if len(builds) > 1:
+        return _run_plans(args, project, settings, builds)
+    selectors = selectors_of(builds[0], project, settings)
     if args.json:
         print(resolve(project, selectors).to_json(), end="")
     else:
@@ -76,7 +76,7 @@ def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanRe
     """Resolve a request and collect what there is to say of its plan."""
     plan = resolve(project, selectors)
     evidence = load_evidence(project)
-    tests = [(what, f"{text} ({source})") for what, text, source in evidence.rows(plan)]
+    tests = [(label, f"{text} ({source})") for label, text, source in evidence.rows(plan)]
     warnings = [(reason.severity, reason.text) for reason in judge(project, selectors).rules]
     choices = _choices(plan)
     return PlanReport(
@@ -111,14 +111,14 @@ def _print(report: PlanReport, *, complete: bool) -> None:
         f"{plan.digest[:12]})"
     )
     if complete:
-        for what, text in report.lines:
-            show.say(f"  {what:<11} {text}")
+        for label, text in report.lines:
+            show.say(f"  {label:<11} {text}")
         print()
         show.table("", ("what", "value", "origin"), [*report.choices, *report.details])
         return
-    for what, text in _on_one_screen(report):
-        if what:
-            show.prose(f"  {what:<11} {text}", 12)
+    for label, text in _on_one_screen(report):
+        if label:
+            show.prose(f"  {label:<11} {text}", 12)
         else:  # a command to copy
             show.say(f"              {text}")
     show.say(f"  next        farm submit {_typed(plan)}")
@@ -306,9 +306,9 @@ def _runs_on(plan: Plan, base: str) -> str:
 
 def _variables(plan: Plan, choices: list[Row]) -> Iterator[Row]:
     """The variables of the build that are not among the choices."""
-    listed = {what for what, _, _ in choices}
+    listed_labels = {label for label, _, _ in choices}
     for key, value in plan.env.items():
-        if f"env {key}" not in listed:
+        if f"env {key}" not in listed_labels:
             yield f"env {key}", value, plan.origins[f"env.{key}"]
 
 
@@ -382,14 +382,14 @@ def _time(plan: Plan, built: Recipe) -> str:
     memory = host.memory()[0]
     cores = host.cores()
     jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * GB))))
-    here = (
+    jobs_text = (
         f"with {jobs} compilers at a time ({cores} cores, {memory / GB:.0f} GB; "
         f"{plan.memory_per_job_gb} GB each)"
     )
     hours = built.cost_for(plan.parsed_variant.sms)
     if hours is None:
-        return f"not measured; here {here}"
+        return f"not measured; here {jobs_text}"
     word, count = hours
     without = plan.options["without"]
     less = f", less without {without}" if without else ""
-    return f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, {here}"
+    return f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, {jobs_text}"

@@ -92,9 +92,9 @@ class Position:
         # A rate of the first moments would be off by hours.
         if seconds < 1 or steps < 1:
             return text
-        left = (self._total - self._done) * seconds / steps
+        seconds_left = (self._total - self._done) * seconds / steps
         text += f", {steps / seconds * 60:.0f} a minute"
-        return text if left < 1 else f"{text}, about {duration(left)} left"
+        return text if seconds_left < 1 else f"{text}, about {duration(seconds_left)} left"
 
     def output(self, now: float) -> str:
         """The newest line; before it, as a narrow terminal cuts off the end, how long none came."""

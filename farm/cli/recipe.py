@@ -115,8 +115,8 @@ def _of_index(
         near = nearest(
             need.name, [path.name for path in sorted(Path.cwd().iterdir()) if path.is_dir()], 1
         )
-        what = f"no folder and no package {need.name!r} was found: {error}"
-        raise UsageError(what, hint=f"farm recipe new ./{near[0]}" if near else NAMES) from error
+        problem = f"no folder and no package {need.name!r} was found: {error}"
+        raise UsageError(problem, hint=f"farm recipe new ./{near[0]}" if near else NAMES) from error
     for file, sha256 in files.items():
         try:
             version = parse_sdist_filename(file)[1]
@@ -241,19 +241,24 @@ def _channel_name(project: Path, name: str | None) -> str:
     """The channel that gets the package: one of the project's own file."""
     path = project / "ci" / "matrix.yaml"
     if path.is_file():
-        own = list((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("channels") or {})
+        channel_names = list(
+            (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("channels") or {}
+        )
     else:
-        own = []
-    if name in own:
+        channel_names = []
+    if name in channel_names:
         return str(name)
-    if name is None and len(own) == 1:
-        return str(own[0])
+    if name is None and len(channel_names) == 1:
+        return str(channel_names[0])
     if name:
-        what = f"{path} has no channel {name!r}"
+        problem = f"{path} has no channel {name!r}"
     else:
-        what = f"{path} has {len(own)} channels"
+        problem = f"{path} has {len(channel_names)} channels"
     raise UsageError(
-        what, hint=f"--channel {' or '.join(map(str, own))}" if own else "farm init writes one"
+        problem,
+        hint=f"--channel {' or '.join(map(str, channel_names))}"
+        if channel_names
+        else "farm init writes one",
     )
 
 
@@ -301,10 +306,10 @@ def _with_package(text: str, channel: str, package: str, torch: str | None) -> s
     if block is None:
         return None
     line = f'    torch: "{torch}"\n' if torch else ""
-    listed = ", ".join(
+    packages_text = ", ".join(
         filter(None, [block[2].strip(), yaml.safe_dump([package], default_flow_style=True)[1:-2]])
     )
-    return text[: block.start(1)] + line + block[1] + listed + text[block.end(2) :]
+    return text[: block.start(1)] + line + block[1] + packages_text + text[block.end(2) :]
 
 
 def _torch_for(matrix: Matrix, channel: Channel) -> str | None:

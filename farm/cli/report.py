@@ -43,16 +43,16 @@ def run_report(args: argparse.Namespace) -> int:
     for step in STEP.finditer(log):
         show.say(f"{step['time'].strip()}  {step['text'].strip()}")
     _print_failures(log.splitlines())
-    found = {
+    settings = {
         match["name"]: match["value"].strip() for match in CACHED.finditer(texts["CMakeCache.txt"])
     }
-    if not found:
+    if not settings:
         show.say("CMake: not configured")
         return 0
-    rows = list(settings_unlike(env, windows, found))
+    rows = list(settings_unlike(env, windows, settings))
     show.table("CMake beside the plan" if rows else "", ("setting", "plan", "CMake"), rows)
     if not rows:
-        show.say(f"CMake: configured, with all that the plan says ({len(found)} settings)")
+        show.say(f"CMake: configured, with all that the plan says ({len(settings)} settings)")
     return 0
 
 
@@ -98,15 +98,15 @@ def settings_unlike(
     """Switches of PyTorch and its OpenMP library that are not what the plan says; absent settings
     are not compared.
     """
-    wanted = {
+    planned = {
         name: value
         for name, value in env.items()
         if name.startswith(("USE_", "BUILD_")) or name == "BLAS"
     }
-    wanted["OpenMP_libomp_LIBRARY"] = str(windows.get("openmp", ""))
-    for name, value in wanted.items():
-        seen = found.get(name)
+    planned["OpenMP_libomp_LIBRARY"] = str(windows.get("openmp", ""))
+    for name, value in planned.items():
+        actual = found.get(name)
         switch = name.startswith(("USE_", "BUILD_"))
-        same = seen == value or (switch and (str(seen).upper() in ON) == (value.upper() in ON))
-        if seen is not None and not same:
-            yield name, value, seen
+        same = actual == value or (switch and (str(actual).upper() in ON) == (value.upper() in ON))
+        if actual is not None and not same:
+            yield name, value, actual

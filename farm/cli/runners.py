@@ -37,24 +37,24 @@ def run_runners(args: argparse.Namespace) -> int:
     if args.json:
         documents = {
             name: {
-                **vars(found),
+                **vars(runner),
                 "differences": differing[name],
                 "set_aside": resting[name].text if name in resting else None,
             }
-            for name, found in reported.items()
+            for name, runner in reported.items()
         }
         show.json_document({"runners": documents, "settings_missing": unsafe})
     else:
         rows = []
-        for name, found in reported.items():
-            if found.online:
-                if found.busy:
+        for name, runner in reported.items():
+            if runner.online:
+                if runner.busy:
                     state = "busy"
                 else:
                     state = "online"
             else:
                 state = "offline"
-            words = [*([found.why] if found.why else []), *differing[name]]
+            words = [*([runner.why] if runner.why else []), *differing[name]]
             if name in resting:
                 words.append(resting[name].text)
             rows.append((name, state, "; ".join(words) or "as written"))
@@ -62,7 +62,7 @@ def run_runners(args: argparse.Namespace) -> int:
         for line in unsafe:
             show.say(f"unsafe: {line}")
     fine = not (unsafe or resting or any(differing.values())) and all(
-        found.online for found in reported.values()
+        runner.online for runner in reported.values()
     )
     return 0 if fine else ExitCode.NO_RUNNER
 

@@ -39,7 +39,7 @@ def run_status(args: argparse.Namespace) -> int:
         elif args.counts:
             _counts(args, journal)
         else:
-            rows = [summary(journal, each) for each in journal.runs(args.limit)]
+            rows = [summary(journal, run) for run in journal.runs(args.limit)]
             if args.json:
                 show.json_document(rows)
             else:
@@ -140,36 +140,36 @@ def _short(why: str) -> str:
     """The first line of an error; where that only announces what follows, with the first line of
     that.
     """
-    first, *more = [plain(text) for text in why.splitlines()] or [""]
-    if more and first.endswith(":"):
-        return f"{first} {more[0].strip(' -')}"
+    first, *further = [plain(text) for text in why.splitlines()] or [""]
+    if further and first.endswith(":"):
+        return f"{first} {further[0].strip(' -')}"
     return first
 
 
 def _one(args: argparse.Namespace, journal: Journal) -> None:
-    found = journal.run(args.run)
-    jobs = journal.jobs(found.id)
-    events = journal.events(found.id)
-    line = summary(journal, found)
+    run = journal.run(args.run)
+    jobs = journal.jobs(run.id)
+    events = journal.events(run.id)
+    line = summary(journal, run)
     reached = progress(events)
     if args.json:
         show.json_document(
             {
                 **line,
                 "progress": vars(reached) if reached else None,
-                "exit_code": found.exit_code,
+                "exit_code": run.exit_code,
                 "jobs": [{"kind": j.kind, "attempts": [vars(a) for a in j.attempts]} for j in jobs],
                 "events": [vars(event) for event in events],
             }
         )
         return
-    show.say(f"run {found.id}: {line['state']}, {found.plan['package']} {found.plan['version']}")
+    show.say(f"run {run.id}: {line['state']}, {run.plan['package']} {run.plan['version']}")
     if line["started"]:
         show.say(
-            f"started {_cells(line)[4]}, {'took' if found.finished else 'so far'} "
+            f"started {_cells(line)[4]}, {'took' if run.finished else 'so far'} "
             f"{duration(line['seconds'])}"
         )
-    if found.finished is None and reached:
+    if run.finished is None and reached:
         show.say(f"build: {reached}")
     for number, text in enumerate((line["why"] or "").splitlines()):
         show.say(f"why: {text}" if number == 0 else f"    {text}")
@@ -190,18 +190,20 @@ def run_logs(args: argparse.Namespace) -> int:
         newest = not args.run and not args.failed
         runs = journal.runs(1) if newest else runs_of(args, journal)
         worst = 0
-        for found in runs:
+        for followed_run in runs:
             if len(runs) > 1:
-                show.say(f"==> {found.id}: {found.request.package} {found.request.variant}")
-            folder = workspace_of(args).run_folder(found.id)
+                show.say(
+                    f"==> {followed_run.id}: {followed_run.request.package} {followed_run.request.variant}"
+                )
+            folder = workspace_of(args).run_folder(followed_run.id)
             log = folder / "build.log"
-            if not log.exists() and not (args.follow and found.finished is None):
+            if not log.exists() and not (args.follow and followed_run.finished is None):
                 if len(runs) == 1:
-                    raise _no_log(journal, found, folder)
-                show.note(f"farm: {_no_log(journal, found, folder)}")
+                    raise _no_log(journal, followed_run, folder)
+                show.note(f"farm: {_no_log(journal, followed_run, folder)}")
                 continue
             try:
-                for line in lines(journal, found, log, follow=args.follow):
+                for line in lines(journal, followed_run, log, follow=args.follow):
                     show.say(log_line(line))
                     sys.stdout.flush()
             except OutputClosed:
@@ -209,7 +211,7 @@ def run_logs(args: argparse.Namespace) -> int:
             except KeyboardInterrupt:
                 return say_what_goes_on(journal, [run.id for run in runs])
             if args.follow:
-                ended = journal.run(found.id)
+                ended = journal.run(followed_run.id)
                 explain_end(journal, ended)
                 worst = max(worst, int(ended.exit_code or 0))
     return worst
@@ -244,7 +246,7 @@ def lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[st
     """The lines of a log; one that is written anew after a restart, up to the same place, is not
     shown twice.
     """
-    rest = b""
+    partial_line = b""
     offset = 0
     alone = False
     while True:
@@ -254,8 +256,8 @@ def lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[st
         if log.exists() and log.stat().st_size > offset:
             with log.open("rb") as stream:
                 stream.seek(offset)
-                rest, more = yield from _whole(stream, rest)
-                offset += more
+                partial_line, consumed = yield from _whole(stream, partial_line)
+                offset += consumed
         if ended:
             break
         state = state_of(journal, now)
@@ -265,8 +267,8 @@ def lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[st
             show.note(f"run {run.id}: {state.text}")
         alone = state.abandoned
         time.sleep(POLL_S)
-    if rest:
-        yield rest.decode("utf-8", "replace")
+    if partial_line:
+        yield partial_line.decode("utf-8", "replace")
 
 
 def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, int]]:
@@ -274,10 +276,10 @@ def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, 
     count = 0
     while piece := stream.read(1 << 20):
         count += len(piece)
-        *whole, rest = (rest + piece).split(b"\n")
+        *full_lines, rest = (rest + piece).split(b"\n")
         # Of a line without end only the end is kept: it would fill the memory.
         rest = rest[-65536:]
-        for line in whole:
+        for line in full_lines:
             yield line.decode("utf-8", "replace")
     return rest, count
 
@@ -286,14 +288,14 @@ def run_cancel(args: argparse.Namespace) -> int:
     from farm.run.run import cancel
 
     with journal_with_a_run(args) as journal:  # `cancel` would make a journal where there is none
-        named = [run.id for run in runs_of(args, journal)]
-    cancelled = cancel(workspace_of(args), named)
+        run_ids = [run.id for run in runs_of(args, journal)]
+    cancelled = cancel(workspace_of(args), run_ids)
     one_named = len(args.run) == 1 and not args.queued
     lines = [f"run {run.id} is cancelled" for run in cancelled.ended]
     documents = [
         {"id": run.id, "result": run.result, "exit_code": run.exit_code} for run in cancelled.ended
     ]
-    if not named:
+    if not run_ids:
         lines = ["no run is queued"]
     if documents or not one_named:
         show.answer(args, documents[0] if one_named else documents, lines)
@@ -329,8 +331,8 @@ def say_what_goes_on(journal: Journal, run_ids: Iterable[str]) -> int:
 
 def run_wait(args: argparse.Namespace) -> int:
     with journal_with_a_run(args) as journal:
-        named = runs_of(args, journal) if args.run else journal.open_runs()
-        return wait_for_ends(args, journal, [run.id for run in named])
+        runs = runs_of(args, journal) if args.run else journal.open_runs()
+        return wait_for_ends(args, journal, [run.id for run in runs])
 
 
 def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[str]) -> int:
@@ -350,7 +352,7 @@ def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[
 
 def _wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[str]) -> int:
     waiting = list(run_ids)
-    shown: dict[str, str] = {}  # the newest state of each run that was printed
+    shown_states: dict[str, str] = {}  # the newest state of each run that was printed
     ended = []
     worst = 0
     while waiting:
@@ -377,8 +379,8 @@ def _wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable
             if state.abandoned:
                 abandoned.append(run_id)
             text = f"{state.phase}: {state.text}" if state.text else str(state.phase)
-            if text != shown.get(run_id):
-                shown[run_id] = text
+            if text != shown_states.get(run_id):
+                shown_states[run_id] = text
                 if not getattr(args, "quiet", False):
                     show.note(f"{run_id}  {run.request.package} {run.request.variant}  {text}")
         if abandoned:

@@ -117,13 +117,13 @@ def plans_of(args: argparse.Namespace) -> tuple[Path, Settings, list[Plan]]:
     """
     project, settings = project_of(args)
     plans: dict[str, Plan] = {}
-    for one in each_build(args, project):
-        plan = resolve(project, selectors_of(one, project, settings))
+    for build in each_build(args, project):
+        plan = resolve(project, selectors_of(build, project, settings))
         plans.setdefault(plan.digest, plan)
     if not plans:
-        what = f"{args.package or 'anything'} for {args.platform}"
+        request = f"{args.package or 'anything'} for {args.platform}"
         raise UsageError(
-            f"channel {args.channel} builds nothing of {what}",
+            f"channel {args.channel} builds nothing of {request}",
             hint="`farm matrix` lists the builds",
         )
     return project, settings, list(plans.values())
@@ -140,8 +140,8 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
             )
         for build in load_matrix(project).builds(args.channel):
             if args.package in (None, build.package) and args.platform == build.platform:
-                chosen = {"variant": str(build.variant), "package": build.package}
-                yield argparse.Namespace(**{**vars(args), **chosen})
+                selection = {"variant": str(build.variant), "package": build.package}
+                yield argparse.Namespace(**{**vars(args), **selection})
         return
     if not args.variant:
         raise UsageError(
@@ -162,26 +162,26 @@ def _matching(pattern: str, args: argparse.Namespace, project: Path) -> list[str
         for build in builds
         if (build.package, build.platform) == (package, args.platform)
     )
-    found = [name for name in dict.fromkeys(names) if fnmatchcase(name, pattern)]
-    if not found:
+    matches = [name for name in dict.fromkeys(names) if fnmatchcase(name, pattern)]
+    if not matches:
         where = f"channel {args.channel}" if args.channel else "the channels"
         raise UsageError(
             f"no variant of {package} for {args.platform} in {where} matches {pattern!r}",
             hint="`farm matrix` lists them",
         )
-    return found
+    return matches
 
 
 def runs_of(args: argparse.Namespace, journal: Journal) -> list[Run]:
     """The runs that are named, oldest first."""
-    found = {run.id: run for run in (journal.run(word) for word in args.run)}
+    runs_by_id = {run.id: run for run in (journal.run(word) for word in args.run)}
     if args.queued:
         waiting = [
             run for run in journal.open_runs() if state_of(journal, run).phase == Phase.QUEUED
         ]
-        found |= {run.id: run for run in waiting}
+        runs_by_id |= {run.id: run for run in waiting}
     if args.failed:
-        found |= {run.id: run for run in journal.failed()}
-    if not found and not args.run and not (args.failed or args.queued):
+        runs_by_id |= {run.id: run for run in journal.failed()}
+    if not runs_by_id and not args.run and not (args.failed or args.queued):
         raise UsageError("name a run", hint="`farm status` lists them")
-    return [found[run_id] for run_id in sorted(found)]
+    return [runs_by_id[run_id] for run_id in sorted(runs_by_id)]

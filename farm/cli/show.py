@@ -43,9 +43,9 @@ RIGHT = ("seconds", "took")
 def explain(error: FarmError) -> None:
     """Print an error: what happened, where, and the next step."""
     sys.stdout.flush()  # where both go to one log, what was printed stands before
-    first, *more = str(error).split("\n")
+    first, *further_lines = str(error).split("\n")
     note(f"farm: {first}")
-    for line in more:  # indented: only the farm's own words stand where its lines begin
+    for line in further_lines:  # indented: only the farm's own words stand where its lines begin
         note(line if line.startswith("    ") else f"    {line}")
     if error.hint:
         note(f"  next: {error.hint}")
@@ -111,9 +111,9 @@ def console() -> "Console":
     """Rich's console on standard error; wide where it is not a terminal."""
     from rich.console import Console
 
-    made = Console(stderr=True, highlight=False)
-    if made.is_terminal:
-        return made
+    error_console = Console(stderr=True, highlight=False)
+    if error_console.is_terminal:
+        return error_console
     return Console(stderr=True, highlight=False, width=LOG_WIDTH)
 
 

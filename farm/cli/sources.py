@@ -280,8 +280,14 @@ def _notes(
             "its Debian package to apt"
         )
     if kind.fetched:
-        known = {key.lower(): package for key, package in HINTS["libraries"].items()}
-        packages = sorted({known[name.lower()] for name in kind.fetched if name.lower() in known})
+        packages_by_name = {key.lower(): package for key, package in HINTS["libraries"].items()}
+        packages = sorted(
+            {
+                packages_by_name[name.lower()]
+                for name in kind.fetched
+                if name.lower() in packages_by_name
+            }
+        )
         apt = f"; Debian has {', '.join(packages)}" if packages else ""
         yield (
             f"CMake may fetch {', '.join(kind.fetched)} while it configures, and a build has no "
@@ -293,11 +299,11 @@ def _notes(
 
 def _code(tree: Tree, names: Iterable[str]) -> Iterator[str]:
     """The text of files of code, of a bounded size together."""
-    left = MAX_READ
+    remaining = MAX_READ
     for name in names:
-        if name.endswith(tuple(HINTS["code"])) and left > 0:
+        if name.endswith(tuple(HINTS["code"])) and remaining > 0:
             text = tree.text(name)
-            left -= len(text)
+            remaining -= len(text)
             yield text
 
 
@@ -342,23 +348,23 @@ def _modules(tree: Tree, package: str) -> list[str]:
     """The module to import: the one called like the package, else the first of those that the
     source holds.
     """
-    listed = next(
+    modules_text = next(
         (tree.text(name) for name in tree.names if name.endswith(".egg-info/top_level.txt")), ""
     )
-    names = listed.split()
+    names = modules_text.split()
     for name in tree.names:
         parts = PurePosixPath(name).parts
         if parts[0] in ("src", "python", "lib", "source"):
-            below = parts[1:]
+            inner = parts[1:]
         else:
-            below = parts
+            inner = parts
         if (
-            len(below) == 2
-            and below[1] in ("__init__.py", "__init__.pyi")
-            and below[0] not in HINTS["no_package"]
+            len(inner) == 2
+            and inner[1] in ("__init__.py", "__init__.pyi")
+            and inner[0] not in HINTS["no_package"]
         ):
-            names.append(below[0])
+            names.append(inner[0])
     names = [name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)]
     like = re.sub(r"[-_.]+", "", package).lower()
-    named = [name for name in names if name.replace("_", "").lower() == like]
-    return (named or [name for name in names if not name.startswith("_")] or names)[:1]
+    same_name = [name for name in names if name.replace("_", "").lower() == like]
+    return (same_name or [name for name in names if not name.startswith("_")] or names)[:1]

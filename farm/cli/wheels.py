@@ -25,8 +25,10 @@ _MOST = 5  # lines about RECORD
 def run_inspect(args: argparse.Namespace) -> int:
     if args.explain is not None:
         explanations = explanations_of(args.wheel, args.explain)
-        lines = [line for each in explanations for line in lines_of(each)]
-        show.answer(args, [each.model_dump(mode="json") for each in explanations], lines)
+        lines = [line for explanation in explanations for line in lines_of(explanation)]
+        show.answer(
+            args, [explanation.model_dump(mode="json") for explanation in explanations], lines
+        )
         return 0
     contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)
     if args.json:
@@ -44,11 +46,11 @@ def show_contents(contents: WheelContents) -> None:
     show.say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
     rows = []
     for library in contents.libraries:
-        for found in library.fatbins:
-            sass = " ".join(f"sm_{sm}" for sm in found.sass) or "-"
-            ptx = " ".join(f"compute_{sm}" for sm in found.ptx) or "-"
+        for fatbin in library.fatbins:
+            sass = " ".join(f"sm_{sm}" for sm in fatbin.sass) or "-"
+            ptx = " ".join(f"compute_{sm}" for sm in fatbin.ptx) or "-"
             rows.append(
-                (library.path, sass, ptx, str(found.containers), f"{found.bytes / 1e6:.2f}")
+                (library.path, sass, ptx, str(fatbin.containers), f"{fatbin.bytes / 1e6:.2f}")
             )
     if rows:
         show.table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
@@ -100,10 +102,10 @@ def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
     lines = message.splitlines()
     if failures.is_build_log(lines):
         return (_failure_of_build(lines),)
-    found = explain(path, message)
-    if not found and failures.read(lines).cause:
+    explanations = explain(path, message)
+    if not explanations and failures.read(lines).cause:
         return (_failure_of_build(lines),)
-    if not found:
+    if not explanations:
         raise UsageError(
             "no known error in the message",
             hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: "
@@ -111,7 +113,7 @@ def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
             "unknown, send the whole traceback, the name of the wheel and the output of `farm "
             "detect` to the farm",
         )
-    return found
+    return explanations
 
 
 def _failure_of_build(log: list[str]) -> Explanation:
@@ -139,17 +141,17 @@ def run_repair(args: argparse.Namespace) -> int:
             f"{args.output} is not a folder", hint="give -o the folder for the repaired wheel"
         )
     options = _options(args)
-    made = not args.output.exists()
+    is_new = not args.output.exists()
     args.output.mkdir(parents=True, exist_ok=True)
     try:
         result = repair(args.wheel, args.output, options)
     except BaseException:
-        if made:
+        if is_new:
             with contextlib.suppress(OSError):  # someone put something into it
                 args.output.rmdir()
         raise
     report = verify(result.wheel, Policy(), contents=result.contents)
-    left = [finding.text for finding in report.findings]
+    open_findings = [finding.text for finding in report.findings]
     lines = [f"added {item.path} from {item.source}" for item in result.vendored]
     lines += [f"corrected the hash of {path} in RECORD" for path in result.record_corrected[:_MOST]]
     if len(result.record_corrected) > _MOST:
@@ -163,8 +165,8 @@ def run_repair(args: argparse.Namespace) -> int:
         else:
             advice = ""
         lines.append(f"{reason}: none was added, and what they need is not known{advice}")
-    lines += [f"not mended: {text}" for text in left]
-    show.answer(args, {**result.to_json(), "not_mended": left}, [*lines, result.wheel])
+    lines += [f"not mended: {text}" for text in open_findings]
+    show.answer(args, {**result.to_json(), "not_mended": open_findings}, [*lines, result.wheel])
     gc.freeze()  # nor is there anything to be found at the end
     return 0
 
@@ -172,20 +174,20 @@ def run_repair(args: argparse.Namespace) -> int:
 def _options(args: argparse.Namespace) -> RepairOptions:
     """Options of the command line, or of the plan."""
     if args.plan is None:
-        more = {
+        extra = {
             "exclude": args.exclude,
             "version": args.new_version,
             "requires": args.require,
             "opens": args.opens,
         }
-        return RepairOptions(lib_dirs=args.lib_dir, into=args.into, **more)
-    given = {
+        return RepairOptions(lib_dirs=args.lib_dir, into=args.into, **extra)
+    used = {
         "--exclude": args.exclude,
         "--opens": args.opens,
         "--version": args.new_version,
         "--require": args.require,
     }
-    if refused := [name for name, value in given.items() if value]:
+    if refused := [name for name, value in used.items() if value]:
         hint = "leave it out, or use --into in place of --plan"
         raise UsageError(f"{refused[0]} beside --plan: the plan has it", hint=hint)
     from farm.plan.file import Plan
@@ -230,8 +232,8 @@ def policy_of(args: argparse.Namespace) -> tuple[Policy, list[Waiver]]:
             "--policy and --variant exclude each other: a variant has a policy of its own"
         )
     if args.policy:
-        found = load_policy(args.policy)
-        return found.policy(), [*found.waivers, *waivers]
+        policy_file = load_policy(args.policy)
+        return policy_file.policy(), [*policy_file.waivers, *waivers]
     if args.variant:
         from farm.cli.selection import plan_of
 

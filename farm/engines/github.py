@@ -888,9 +888,9 @@ def _wrong_branches(api: GithubApi, default: str) -> list[str]:
     if rules == [("branch", default)]:
         return []
     branches = ", ".join(f"{kind} {printable(name)}" for kind, name in rules[:SHOWN]) or "nothing"
-    more = f" and {len(rules) - SHOWN} more" if len(rules) > SHOWN else ""
+    remainder = f" and {len(rules) - SHOWN} more" if len(rules) > SHOWN else ""
     where = (
         f"Settings, Environments, {RELEASE}, 'Deployment branches and tags': the branch "
         f"{default} alone"
     )
-    return [f"{branches}{more} may publish: {where}"]
+    return [f"{branches}{remainder} may publish: {where}"]

@@ -54,7 +54,7 @@ EXIT_CODES = {
 def supervise(folder: Path) -> None:
     """Run the job in `folder` and write how it ended."""
     job: dict[str, Any] = json.loads((folder / JOB).read_text(encoding="utf-8"))
-    wanted = end_requested(folder)
+    end_wanted = end_requested(folder)
     # With the time of its start: another process may have the same number later.
     _write(folder / "pid", {"pid": os.getpid(), "start": started(os.getpid())})
     limit_cpus(job["cpus"])
@@ -81,7 +81,7 @@ def supervise(folder: Path) -> None:
             return
         looked = begun = time.monotonic()
         while process.poll() is None and cause is None:
-            if wanted():
+            if end_wanted():
                 cause = Cause.CANCELLED
             elif time.monotonic() > begun + job["timeout_s"]:
                 cause = Cause.TIME_LIMIT
@@ -224,8 +224,8 @@ class HostEngine:
             "ab"
         ) as file:  # two controllers may submit at the same moment
             lock(file.fileno(), wait=True)
-            with self._machine(job) as held:
-                return self._submit(job, held)
+            with self._machine(job) as machine_lock:
+                return self._submit(job, machine_lock)
 
     def busy(self) -> str | None:
         """The job that has this machine, of whatever project; None: it is free."""
@@ -357,12 +357,12 @@ class HostEngine:
         for target, name in volumes.items():
             place = self._inside(target)
             mark = self._inside(target + ".volume")
-            there = mark.read_text(encoding="utf-8") if mark.exists() else None
-            if there == name and place.is_dir():
+            present_name = mark.read_text(encoding="utf-8") if mark.exists() else None
+            if present_name == name and place.is_dir():
                 continue
             self._volumes.mkdir(parents=True, exist_ok=True)
-            if there is not None and place.is_dir():
-                place.rename(self._volumes / there)
+            if present_name is not None and place.is_dir():
+                place.rename(self._volumes / present_name)
             else:
                 processes.remove(place)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -377,9 +377,9 @@ class HostEngine:
 
     def _all(self) -> list[tuple[str, dict[str, Any]]]:
         handles = sorted(path.parent.name for path in self._jobs.glob(f"*/{JOB}"))
-        found = [(handle, self._read(handle, JOB)) for handle in handles]
+        jobs = [(handle, self._read(handle, JOB)) for handle in handles]
         return [
-            (handle, job) for handle, job in found if job is not None
+            (handle, job) for handle, job in jobs if job is not None
         ]  # another controller may release one now
 
     def find(self, labels: Mapping[str, str]) -> str | None:
@@ -463,11 +463,11 @@ class HostEngine:
         if job is None:
             raise InfrastructureError(f"job {handle} is gone, and its output with it")
         source = self._inside(job["output"])
-        left = max_bytes
+        remaining = max_bytes
         written = []
         for path, status in _files(source):
-            left -= status.st_size
-            if left < 0:
+            remaining -= status.st_size
+            if remaining < 0:
                 raise too_large(path.name, status.st_size, max_bytes)
             check_name(path.name)
             target = dest / path.relative_to(source)

@@ -279,9 +279,9 @@ class SwarmEngine:
     def slots(self) -> int:
         """How many jobs fit on the nodes at a time, each with the limits of one job."""
         ready = self._ready()
-        one = self._limits(ready)
+        limits = self._limits(ready)
         return sum(
-            min(int(node.cpus // one.cpus), int(node.memory // one.memory)) for node in ready
+            min(int(node.cpus // limits.cpus), int(node.memory // limits.memory)) for node in ready
         )
 
     def capacity(self) -> Capacity:
@@ -302,9 +302,9 @@ class SwarmEngine:
         if job.volumes:
             raise UsageError("the swarm keeps no volumes: the next attempt may be on another node")
         name = attempt_name(job)
-        known = self._named(name)
-        if known is not None:  # a controller that was killed had started it
-            return known
+        service_id = self._named(name)
+        if service_id is not None:  # a controller that was killed had started it
+            return service_id
         # Configs first: a service names them by their id.
         configs = self._configs(name, job)
         try:
@@ -332,9 +332,9 @@ class SwarmEngine:
                 stop_grace_period=GRACE_S * 10**9,
             )
         except docker.errors.APIError as error:
-            known = self._named(name)
-            if known is not None:  # two controllers, or an answer that was lost
-                return known
+            service_id = self._named(name)
+            if service_id is not None:  # two controllers, or an answer that was lost
+                return service_id
             self._drop_configs(name)
             raise InfrastructureError(f"the swarm refuses {name}: {error.explanation}") from error
         return str(service.id)
@@ -557,10 +557,10 @@ class SwarmEngine:
 
     def _drop_configs(self, name: str) -> None:
         for _ in range(20):  # a config is in use until the service's last task is gone
-            left = self.client.configs.list(filters={"label": f"farm.exchange={name}"})
-            if not left:
+            configs = self.client.configs.list(filters={"label": f"farm.exchange={name}"})
+            if not configs:
                 return
-            for config in left:
+            for config in configs:
                 # Or the manager gave no answer, as a busy one did: the next round sees whether it
                 # is gone.
                 with contextlib.suppress(
@@ -571,11 +571,11 @@ class SwarmEngine:
 
 
 def _resources(job: Job) -> Resources:
-    made = Resources(
+    resources = Resources(
         cpu_limit=int(job.limits.cpus * 1e9),
         mem_limit=job.limits.memory,
         cpu_reservation=int(job.limits.cpus * 1e9),
         mem_reservation=job.limits.memory,
     )
-    made["Limits"]["Pids"] = PIDS  # Engine API 1.41; docker-py has no argument for it
-    return made
+    resources["Limits"]["Pids"] = PIDS  # Engine API 1.41; docker-py has no argument for it
+    return resources

@@ -42,9 +42,9 @@ def check_name(name: str) -> None:
 
 def too_large(name: str, size: int | None, limit: int) -> RefusedOutputError:
     """The error for output beyond the limit, with the file at which it was met."""
-    what = "comes to more" if size is None else f"has {size / 1e9:.2f} GB"
+    size_text = "comes to more" if size is None else f"has {size / 1e9:.2f} GB"
     return RefusedOutputError(
-        f"the job's output is larger than allowed: {name!r} {what}, and its runner may leave "
+        f"the job's output is larger than allowed: {name!r} {size_text}, and its runner may leave "
         f"{limit / 1e9:.2f} GB",
         hint="disk_gb of the runner in ci/runners.yaml is the limit",
     )

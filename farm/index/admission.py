@@ -159,7 +159,8 @@ def check_archive(wheel: Path) -> bytes:
     try:
         with Archive(wheel, LIMITS) as archive:
             link = next(
-                (each.name for each in archive.members.values() if stat.S_ISLNK(each.mode)), None
+                (member.name for member in archive.members.values() if stat.S_ISLNK(member.mode)),
+                None,
             )
             if link is not None:
                 raise PublishRefusedError(

@@ -204,7 +204,7 @@ def set_keys(
             hint="name the root key: --root-key FILE",
         )
     keys: list[Key] = list(online) or (
-        [before.signed.keys[each] for each in _online(before)] if before else []
+        [before.signed.keys[key_id] for key_id in _online(before)] if before else []
     )
     if not keys:
         raise UsageError(

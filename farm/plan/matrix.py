@@ -704,10 +704,10 @@ def _without_faulty(
         try:
             recipe.recipe(name)
         except UsageError as error:
-            what = str(error)
+            fault = str(error)
             if name not in recipe.names():
-                what = f"{where(path, 'channels', channel, 'packages')}: no recipe for {package!r}"
-            faults[package] = f"{package} is left out: {what}"
+                fault = f"{where(path, 'channels', channel, 'packages')}: no recipe for {package!r}"
+            faults[package] = f"{package} is left out: {fault}"
         else:
             packages.append(package)
     if not packages:

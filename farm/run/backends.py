@@ -94,7 +94,9 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
     if any(runner.by_labels for runner in runners.values()):
         try:
             with contextlib.closing(github()) as api:
-                github_runners = {found.name.lower(): found for found in api.runners()}
+                github_runners = {
+                    github_runner.name.lower(): github_runner for github_runner in api.runners()
+                }
         except FarmError as error:
             github_runners = f"{error}" + (f" ({error.hint})" if error.hint else "")
     reported = {}

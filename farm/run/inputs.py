@@ -168,12 +168,12 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
                 )
         else:
             if part:
-                found = _fetch_part(plan, part, cache, mirror=mirror, line=line)
+                cached = _fetch_part(plan, part, cache, mirror=mirror, line=line)
             else:
-                found = fetch(plan.source, cache, mirror=mirror, line=line)
+                cached = fetch(plan.source, cache, mirror=mirror, line=line)
             with temporary_folder(".source-", dest) as folder:
-                copy = folder / found.name
-                _copy_from_cache(found, copy)
+                copy = folder / cached.name
+                _copy_from_cache(cached, copy)
                 _place(copy, target, part)
         files.append(target)
     return files
@@ -245,16 +245,16 @@ def _place(found: Path, target: Path, part: PartPlan | None) -> None:
     # A low level: libraries of 400 MB to link with are packed in each build.
     with (
         outputs.writing(target),
-        tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT, preset=1) as chosen,
+        tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT, preset=1) as selection,
     ):
-        left = set(part.members)
+        missing = set(part.members)
         for name, size, stream in _files(found):
             member = next((m for m in part.members if name == m or name.startswith(f"{m}/")), None)
             if member or not part.members:
-                left.discard(str(member))
-                chosen.addfile(_plain(tarfile.TarInfo(name), size), stream)
-    if left:
-        raise BuildFailedError(f"{found.name} of {part.into} holds no {min(left)}")
+                missing.discard(str(member))
+                selection.addfile(_plain(tarfile.TarInfo(name), size), stream)
+    if missing:
+        raise BuildFailedError(f"{found.name} of {part.into} holds no {min(missing)}")
 
 
 def _is_zip(archive: Path) -> bool:
@@ -655,13 +655,15 @@ def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
     """
     channel = load_matrix(project).channels.get(plan.channel)
     called = [name for name in names() if recipe(name).package == need.name]
-    listed = [name for name in called if channel and name in channel.packages]
-    package = (listed or [name for name in called if name == need.name] or called or [need.name])[0]
-    chosen = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
-    if listed:
-        return package, f"{chosen} --channel {plan.channel}"
+    in_channel = [name for name in called if channel and name in channel.packages]
+    package = (
+        in_channel or [name for name in called if name == need.name] or called or [need.name]
+    )[0]
+    options = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
+    if in_channel:
+        return package, f"{options} --channel {plan.channel}"
     torch = plan.options.get("torch")
-    return package, f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
+    return package, f"{options} --torch {torch}" if need.name == "torch" and torch else options
 
 
 def _recipe_of(plan: Plan, package: str, project: Path) -> Recipe:
@@ -733,21 +735,23 @@ def library_wheels(workspace: Workspace, plan: Plan, wheel: Path, folder: Path) 
         return []
     cache = workspace.artifacts / "sources"
     with Archive(wheel) as archive:
-        wanted = required(read_dist_info(archive))
+        required_names = required(read_dist_info(archive))
     cache.mkdir(parents=True, exist_ok=True)
     # Made anew: verify reads every wheel that it holds.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for each in plan.library_wheels:
-        if canonicalize_name(each.package) not in wanted:
+    for library in plan.library_wheels:
+        if canonicalize_name(library.package) not in required_names:
             continue
-        source = SourcePlan(kind="wheel", package=each.package, file=each.file, sha256=each.sha256)
-        found = fetch(source, cache, mirror=None, line=workspace.watcher.line)
-        target = folder / each.file
+        source = SourcePlan(
+            kind="wheel", package=library.package, file=library.file, sha256=library.sha256
+        )
+        cached = fetch(source, cache, mirror=None, line=workspace.watcher.line)
+        target = folder / library.file
         try:
-            target.hardlink_to(found)
+            target.hardlink_to(cached)
         except OSError:  # another file system
-            shutil.copyfile(found, target)
+            shutil.copyfile(cached, target)
     return [folder]
 
 
@@ -767,25 +771,25 @@ def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> 
     copied them.
     """
     system = platform(plan.platform)
-    made = [folder / name for name in ("sources", "needs")]
-    sources, needed = made
-    given = Inputs({"/farm/job": folder / "context" / "job"})
+    subfolders = [folder / name for name in ("sources", "needs")]
+    sources, needed = subfolders
+    job_inputs = Inputs({"/farm/job": folder / "context" / "job"})
     try:
         if not engine.traits.gathers:
             if not system.self_contained:
                 cache = workspace.artifacts / "sources"
                 mirror = workspace.settings.debian_mirror
                 gather(plan, cache, sources, mirror=mirror, line=workspace.watcher.line)
-                given.folders["/farm/source"] = sources
+                job_inputs.folders["/farm/source"] = sources
             if plan.installs:
-                given.wheels = fetch_needs(workspace, plan, needed)
-                given.folders[system.needs_folder] = needed
+                job_inputs.wheels = fetch_needs(workspace, plan, needed)
+                job_inputs.folders[system.needs_folder] = needed
         if not engine.traits.in_container:  # an image holds them
-            given.folders["/farm/scripts"] = resources.path(workspace.project, SCRIPTS)
-        yield given
+            job_inputs.folders["/farm/scripts"] = resources.path(workspace.project, SCRIPTS)
+        yield job_inputs
     finally:
-        for each in made:
-            shutil.rmtree(each, ignore_errors=True)
+        for subfolder in subfolders:
+            shutil.rmtree(subfolder, ignore_errors=True)
 
 
 INPUTS_FILE = "inputs.json"

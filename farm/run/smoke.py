@@ -231,17 +231,17 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
     """The report with what the wheel's own fat binaries hold, where the file is at hand."""
     if wheel is None:
         return report
-    held = []
+    summaries = []
     for library in inspect(wheel, decoded=0).libraries:
         sass = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
         ptx = sorted({sm for group in library.fatbins for sm in group.ptx}, key=order)
         if sass or ptx:
-            held.append(
+            summaries.append(
                 f"{library.path}: "
                 f"{' '.join([f'sm_{n}' for n in sass] + [f'compute_{n}' for n in ptx])}"
             )
     return report.model_copy(
-        update={"facts": {**report.facts, "fat binaries": "; ".join(held)[:4000] or "none"}}
+        update={"facts": {**report.facts, "fat binaries": "; ".join(summaries)[:4000] or "none"}}
     )
 
 

@@ -124,10 +124,10 @@ def has_kernel(cubin: bytes) -> bool:
         return False
     for kind, offset, length in _sections(cubin):
         if kind == _SHT_SYMTAB:
-            whole = cubin[offset : offset + length - length % _SYMBOL.size]
+            symbol_table = cubin[offset : offset + length - length % _SYMBOL.size]
             return any(
                 info & 15 == _FUNCTION and section and extent
-                for _, info, _, section, _, extent in _SYMBOL.iter_unpack(whole)
+                for _, info, _, section, _, extent in _SYMBOL.iter_unpack(symbol_table)
             )
     return False
 
@@ -363,15 +363,15 @@ def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator
     # A linker's stubs for all architectures are this small together; what is larger is taken to
     # hold kernels.
     content: bytes | None = None
-    known = unpacked <= _PARTS_LOOKED_INTO
-    if known:
+    is_small = unpacked <= _PARTS_LOOKED_INTO
+    if is_small:
         if compressed:
             content = unpack(packed, unpacked, zstd=bool(flags & _FLAG_ZSTD))
         else:
             content = packed
     position = 8
     for _ in range(min(count, _MAX_ENTRIES)):
-        kind, _, place, length, _, options, _, _, sm, _, name, own = _ENTRY.unpack_from(
+        kind, _, place, length, _, options, _, _, sm, _, name, own_size = _ENTRY.unpack_from(
             headers, position
         )
         if place + length > unpacked:
@@ -380,7 +380,7 @@ def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator
             )
         if kind in _KINDS:
             stub = length == 0
-            if kind == 2 and known:
+            if kind == 2 and is_small:
                 part = (content or b"")[place : place + length]
                 stub = not has_kernel(part)
                 if architecture(part) not in (None, sm):
@@ -389,7 +389,7 @@ def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator
                     )
             yield FatEntry(
                 _KINDS[kind],
-                _name(sm, own),
+                _name(sm, own_size),
                 compressed,
                 len(packed) * length // (unpacked or 1),
                 stub,
@@ -447,7 +447,8 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Co
             position += 1
         else:
             containers += (
-                each._replace(offset=position) for each in read_fatbins(data, position, end)
+                container._replace(offset=position)
+                for container in read_fatbins(data, position, end)
             )
             position = end
         if len(containers) > _MAX_ENTRIES:
@@ -459,9 +460,9 @@ def _skip_padding(data: Buffer, position: int, end: int) -> int:
     """Containers are aligned with zeros: the offset of the next byte that is not zero."""
     while position < end:
         block = data[position : min(position + 4096, end)]
-        rest = block.lstrip(b"\0")
-        if rest:
-            return position + len(block) - len(rest)
+        payload = block.lstrip(b"\0")
+        if payload:
+            return position + len(block) - len(payload)
         position += len(block)
     return end
 

@@ -57,10 +57,10 @@ def _plain(value: Any) -> Any:
         value = value._asdict()
     if isinstance(value, Mapping):
         return {
-            key: _plain(each) for key, each in value.items() if key != "calls"
+            key: _plain(item) for key, item in value.items() if key != "calls"
         }  # known in verify alone
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value
 
 

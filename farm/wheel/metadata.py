@@ -175,7 +175,7 @@ def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:
     """METADATA with further Requires-Dist headers; everything else stays byte for byte."""
     head, gap, body = _split(metadata)
     end = b"\r\n" if b"\r\n" in metadata else b"\n"
-    lines = b"".join(b"Requires-Dist: " + each.encode() + end for each in requires)
+    lines = b"".join(b"Requires-Dist: " + requirement.encode() + end for requirement in requires)
     if gap:  # the last header's line end belongs to the gap
         if lines:
             return head + end + lines.removesuffix(end) + gap + body

@@ -174,9 +174,9 @@ def resolve(
     places = {(installed_path(library.path), library.machine): library.path for library in loadable}
     names: dict[tuple[str, str], str] = {}
     dependency_places = {
-        (installed_path(each.path), each.machine): each.path
-        for each in from_dependencies
-        if each.format == "elf"
+        (installed_path(dependency.path), dependency.machine): dependency.path
+        for dependency in from_dependencies
+        if dependency.format == "elf"
     }
     for library in (*loadable, *from_dependencies):
         for name in (posixpath.basename(library.path), library.soname):

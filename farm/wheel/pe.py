@@ -205,7 +205,10 @@ class DllSymbols:
 
     def source(self, name: str) -> str | None:
         """The DLL that a name is taken from, in words; None for a name that it does not take."""
-        return next((f" from {dll}" for dll, taken in self.imports.items() if name in taken), None)
+        return next(
+            (f" from {dll}" for dll, names_taken in self.imports.items() if name in names_taken),
+            None,
+        )
 
 
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
@@ -214,7 +217,7 @@ def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
     for name, thunks, _ in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
         imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks) if thunks else ())
     return DllSymbols(
-        {name: frozenset(taken) for name, taken in imports.items()}, _exports(data, pe)
+        {name: frozenset(names_taken) for name, names_taken in imports.items()}, _exports(data, pe)
     )
 
 
@@ -373,14 +376,14 @@ def owner(name: str) -> Owner | None:
     to.
     """
     low = name.lower()
-    known: dict[Owner, str] = {
+    list_of: dict[Owner, str] = {
         "driver": "driver",
         "python": "python",
         "vc runtime": "runtime",
         "system": "system",
     }
-    for who, what in known.items():
-        if fits(low, _listed(what)):
+    for who, list_name in list_of.items():
+        if fits(low, _listed(list_name)):
             return who
     if _CRT.fullmatch(low) or _API_SET.fullmatch(low) or low in windows_dlls():
         return "system"
@@ -392,7 +395,9 @@ def of_the_machine() -> tuple[str, ...]:
     newer Windows'.
     """
     return tuple(
-        name for what in ("driver", "python", "runtime", "system") for name in _listed(what)
+        name
+        for list_name in ("driver", "python", "runtime", "system")
+        for name in _listed(list_name)
     )
 
 
@@ -428,11 +433,11 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
     `filename` decides which names are looked for: a name in a file proves nothing about files that
     are not known.
     """
-    wanted = tuple(
+    patterns = tuple(
         name for where, names in _loading() if fits(filename, (where,)) for name in names
     )
-    found: set[str] = set()
-    if wanted:
+    dlls: set[str] = set()
+    if patterns:
         # LoadLibraryA takes single bytes, LoadLibraryW takes UTF-16.
         for ending, step in ((b".dll", 1), (".dll".encode("utf-16-le"), 2)):
             position = -1
@@ -441,9 +446,9 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
                 if position < 0:
                     break
                 name = _name_before(data[max(0, position - _LONGEST * step) : position], step)
-                if fits(name + ".dll", wanted) and name + ".dll" != filename.lower():
-                    found.add(name + ".dll")
-    return tuple(sorted(found))
+                if fits(name + ".dll", patterns) and name + ".dll" != filename.lower():
+                    dlls.add(name + ".dll")
+    return tuple(sorted(dlls))
 
 
 def _name_before(raw: bytes, step: int) -> str:

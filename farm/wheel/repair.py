@@ -173,7 +173,11 @@ def point(
     folder of the toolkit's stubs into what links with the driver, and auditwheel corrects only the
     files whose libraries it vendored.
     """
-    loadable = [each for each in libraries if each.is_loadable and ".libs/" not in each.path]
+    loadable = [
+        library_file
+        for library_file in libraries
+        if library_file.is_loadable and ".libs/" not in library_file.path
+    ]
     wheels_in_use = needed(loadable, wheels, opens)
     to_patch = {library.path for library in _beside(loadable, wheels_in_use)}
     # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel
@@ -218,12 +222,12 @@ def _patched(
         for chunk in archive.chunks(library.path):
             out.write(chunk)
     own_folder = posixpath.dirname(installed_path(library.path))
-    folders = [posixpath.dirname(installed_path(each)) for each in inside] + [
+    folders = [posixpath.dirname(installed_path(link_folder)) for link_folder in inside] + [
         wheel.folder for wheel in found
     ]
     ways = [
-        f"$ORIGIN/{posixpath.relpath(each or '.', own_folder or '.')}".removesuffix("/.")
-        for each in folders
+        f"$ORIGIN/{posixpath.relpath(link_folder or '.', own_folder or '.')}".removesuffix("/.")
+        for link_folder in folders
     ]
     stays = [entry for entry in library.search_path if not foreign(library.path, entry)]
     search = ":".join(dict.fromkeys([*stays, *ways]))
@@ -343,7 +347,7 @@ def vendor(
         new_version = None
     else:
         new_version = normal_version(options.version)
-    requirements = [normal_requirement(each) for each in options.requires]
+    requirements = [normal_requirement(entry) for entry in options.requires]
     name = parse_wheel_name(wheel.name)
     record_problems: list[tuple[str, str]] = []
     with Archive(wheel) as archive, temporary_folder(".repair-", dest) as patched:
@@ -363,14 +367,14 @@ def vendor(
                 archive, contents.libraries, options.library_wheels, options.opens, patched
             )
             now = {
-                each.name: _read_file(each.content, each.name)
-                for each in changed
-                if isinstance(each.content, Path)
+                entry.name: _read_file(entry.content, entry.name)
+                for entry in changed
+                if isinstance(entry.content, Path)
             }
             contents = contents._replace(
-                libraries=tuple(now.get(each.path, each) for each in contents.libraries)
+                libraries=tuple(now.get(entry.path, entry) for entry in contents.libraries)
             )
-            requirements += [normal_requirement(each.requirement) for each in needed]
+            requirements += [normal_requirement(entry.requirement) for entry in needed]
         opened_files = _given(opens, machine, folder, contents)
         additions = _collect(contents, machine, folder, options, opened_files)
         platforms = _platforms(info, contents, additions, machine, options.exclude)
@@ -380,7 +384,7 @@ def vendor(
                 f"{target}: repair would overwrite the wheel it reads", hint="give another folder"
             )
         if requirements:
-            lacking = [each for each in requirements if each not in _declared(info)]
+            lacking = [entry for entry in requirements if entry not in _declared(info)]
         else:
             lacking = []
         new = [*changed, *(NewMember(item.library.path, item.source, 0o755) for item in additions)]
@@ -399,8 +403,8 @@ def vendor(
     return RepairResult(
         wheel=target,
         vendored=tuple(
-            Vendored(each.library.path, str(each.source), *changes.written[each.library.path])
-            for each in additions
+            Vendored(entry.library.path, str(entry.source), *changes.written[entry.library.path])
+            for entry in additions
         ),
         tags=platforms,
         record_corrected=tuple(printable(path) for path, _ in record_problems),
@@ -716,7 +720,9 @@ def repair(wheel: Path, dest: Path, options: RepairOptions) -> RepairResult:
                 hint="give --lib-dir a folder that is there",
             )
     opens = opened(options.lib_dirs, without_wheel_libraries(options.opens, options.library_wheels))
-    patterns = [pattern for each in options.library_wheels for pattern in each.libraries]
+    patterns = [
+        pattern for library_wheel in options.library_wheels for pattern in library_wheel.libraries
+    ]
     options = options._replace(exclude=[*options.exclude, *patterns])
     if options.into is not None:
         return vendor(wheel, dest, options, options.into, opens)
@@ -754,7 +760,7 @@ def _repair_by_tools(
     libs = f"{name.parts[0]}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can
     # be guessed.
-    nothing = not (opens or any(each.needed for each in libraries))
+    nothing = not (opens or any(library.needed for library in libraries))
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
         if not windows and (nothing or platform_machine(tags) is None):
             return vendor(wheel, dest, options, libs, opens)

@@ -281,9 +281,9 @@ def label_wheel(
 def renames(archive: Archive, stem: str, version: str | None) -> dict[str, str]:
     """Old to new names of what is in the folders that carry the version in their name."""
     new_stem = f"{stem.partition('-')[0]}-{version}"
-    own = (f"{stem}.dist-info/", f"{stem}.data/")
+    own_folders = (f"{stem}.dist-info/", f"{stem}.data/")
     return {
         name: new_stem + name.removeprefix(stem)
         for name in archive.members
-        if version and name.startswith(own)
+        if version and name.startswith(own_folders)
     }

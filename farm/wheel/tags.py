@@ -100,8 +100,8 @@ def earned_level(needs: Iterable[SystemNeed], machine: str) -> Level:
 
     Libraries that no level knows (drivers, what was excluded on purpose) are passed over.
     """
-    wanted = list(needs)
-    if musl := next((need.who for need in wanted if for_musl(need.who, need.libraries)), None):
+    all_needs = list(needs)
+    if musl := next((need.who for need in all_needs if for_musl(need.who, need.libraries)), None):
         raise VerificationFailedError(
             f"{musl} is for musl (Alpine Linux), for which there are no wheels here",
             hint="build it on a system with glibc, or leave it out",
@@ -111,14 +111,14 @@ def earned_level(needs: Iterable[SystemNeed], machine: str) -> Level:
         raise VerificationFailedError(f"no manylinux level exists for {machine}")
     # Oldest glibc first: the first that fits is the widest promise.
     for level in candidates:
-        if not any(unmet_needs(level, need, machine) for need in wanted):
+        if not any(unmet_needs(level, need, machine) for need in all_needs):
             return level
     newest = candidates[-1]
-    who, what = next(
-        (need.who, unmet[0]) for need in wanted if (unmet := unmet_needs(newest, need, machine))
+    who, unmet_need = next(
+        (need.who, unmet[0]) for need in all_needs if (unmet := unmet_needs(newest, need, machine))
     )
     raise VerificationFailedError(
-        f"{who} needs {what}, which no manylinux level has (the newest known is {newest.name})",
+        f"{who} needs {unmet_need}, which no manylinux level has (the newest known is {newest.name})",
         hint="build on an older distribution, or upgrade auditwheel, which brings the levels",
     )
 
@@ -144,11 +144,11 @@ def _between(tag: str) -> tuple[Level, str] | None:
     if match is None:
         return None
     minor = int(match[1])
-    below = [level for level in levels() if level.glibc < (2, minor)]
-    if not below:
+    lower_levels = [level for level in levels() if level.glibc < (2, minor)]
+    if not lower_levels:
         return None
-    level = below[-1]
-    newer = {f"2.{each}" for each in range(level.glibc[1] + 1, minor + 1)}
+    level = lower_levels[-1]
+    newer = {f"2.{minor_version}" for minor_version in range(level.glibc[1] + 1, minor + 1)}
     versions = {
         machine: {
             family: names | newer if family == "GLIBC" else names
@@ -173,8 +173,10 @@ def unmet_needs(level: Level, need: SystemNeed, machine: str) -> list[str]:
             missing.append(version)
     # Only what some level lists is held against this one; other libraries are drivers or were
     # excluded.
-    known = levels()[-1].libraries
-    missing += [name for name in need.libraries if name in known and name not in level.libraries]
+    policy_libraries = levels()[-1].libraries
+    missing += [
+        name for name in need.libraries if name in policy_libraries and name not in level.libraries
+    ]
     return sorted(missing)
 
 

@@ -68,7 +68,9 @@ def verify(
         sha256=sha256,
         size=size,
         policy=policy,
-        dependencies=tuple(Dependency(wheel=other.file, sha256=other.sha256) for other in required),
+        dependencies=tuple(
+            Dependency(wheel=dependency.file, sha256=dependency.sha256) for dependency in required
+        ),
         checks=tuple(_bounded(waive(check, waivers)) for check in checks),
         waivers=tuple(waivers),
     )
@@ -98,7 +100,7 @@ def _run_checks(
         if policy.platform is None:
             policy = policy.model_copy(update={"platform": platform_of(tags)})
         required = read_dependencies(dependencies, info)
-        libraries = [library for other in required for library in other.libraries]
+        libraries = [library for dependency in required for library in dependency.libraries]
         contents = contents._replace(dependencies=tuple(libraries), requires=info.requires_dist)
         subject = Subject(wheel.name, archive, info, metadata, tags, contents, policy)
         return [_guarded(name, run, subject) for name, run in CHECKS.items()], required
@@ -114,10 +116,10 @@ def _read_contents(archive: Archive, policy: Policy) -> Contents:
             return None
         # Where a library chooses its code at run time, what runs on loading alone is checked.
         on_load = fits_any(member, policy.dispatching)
-        chosen = next(
+        selection = next(
             (rules for pattern, rules in policy.chosen.items() if fits_any(member, [pattern])), None
         )
-        return Code(level, on_load=on_load, chosen=chosen)
+        return Code(level, on_load=on_load, chosen=selection)
 
     contents = read_contents(archive, code_of, with_symbols=True)
     return contents._replace(libraries=with_open_calls(archive, contents))

@@ -169,9 +169,15 @@ def nearest(
             # The reason is still there: this change is of no use, alone or with others. Most
             # changes end here.
             after = check(changed)
-            if changed == stack or any(found.rule == reason.rule for found in after):
+            if changed == stack or any(
+                remaining_reason.rule == reason.rule for remaining_reason in after
+            ):
                 continue
-            new = [found for found in after if found.blocks and found.rule not in errors]
+            new = [
+                remaining_reason
+                for remaining_reason in after
+                if remaining_reason.blocks and remaining_reason.rule not in errors
+            ]
             # It trades one reason for another: worth a second change, from there.
             if new:
                 next_level.append((changed, new[0].change))
@@ -179,9 +185,16 @@ def nearest(
             fresh = len(_rules(after, warnings=True) - warnings)
             if fresh and not reason.blocks:
                 continue
-            errors_left = sum(found.blocks for found in after)
-            doubts = sum(not found.blocks and found.change[:1] == (field,) for found in after)
-            same_field = sum(field in found.change for found in after if found.blocks)
+            errors_left = sum(remaining_reason.blocks for remaining_reason in after)
+            doubts = sum(
+                not remaining_reason.blocks and remaining_reason.change[:1] == (field,)
+                for remaining_reason in after
+            )
+            same_field = sum(
+                field in remaining_reason.change
+                for remaining_reason in after
+                if remaining_reason.blocks
+            )
             cost = (errors_left, keep.index(field) + 1 if field in keep else 0, doubts, same_field)
             # Options come in the reason's order of fields and then closest first: the first of
             # equals is the nearest.

@@ -145,10 +145,10 @@ class Log(threading.Thread):
             with self.lock:
                 # Reading never stops, else the command would block on a full pipe while the store
                 # is away.
-                kept = piece[: max(0, min(self.left, SPOOL - len(self.buffer)))]
-                self.left -= len(kept)
-                self.lost += len(piece) - len(kept)
-                self.buffer += kept
+                kept_bytes = piece[: max(0, min(self.left, SPOOL - len(self.buffer)))]
+                self.left -= len(kept_bytes)
+                self.lost += len(piece) - len(kept_bytes)
+                self.buffer += kept_bytes
                 if not piece:
                     self.ended = True
                 if not piece or len(self.buffer) >= CHUNK:

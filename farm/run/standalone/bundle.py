@@ -248,7 +248,9 @@ def contents(state: Path, inputs: list[str]) -> dict[str, str]:
     leads.
     """
     properties = {}
-    for path in (each for name in ("root", *inputs) for each in walk(state, state / name)):
+    for path in (
+        entry_path for name in ("root", *inputs) for entry_path in walk(state, state / name)
+    ):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             properties[path.relative_to(state).as_posix()] = f"-> {os.readlink(path)}"  # noqa: PTH115 no Path of it
@@ -507,7 +509,7 @@ def add_files(
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="run",
         description="Builds a plan from a bundle, without network, Docker or root, and follows the "
@@ -515,33 +517,35 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    arguments.add_argument(
         "--parts",
         type=Path,
         action="append",
         default=[],
         help="where parts are (default: beside run)",
     )
-    made.add_argument(
+    arguments.add_argument(
         "--state", type=Path, help="where to unpack and build (default: work-<plan> beside run)"
     )
-    made.add_argument("--jobs", type=int, help="compiles at a time (default: the CPUs)")
-    made.add_argument(
+    arguments.add_argument("--jobs", type=int, help="compiles at a time (default: the CPUs)")
+    arguments.add_argument(
         "--memory-gb",
         type=float,
         help="memory limit of the build (default: from the number of jobs)",
     )
-    made.add_argument(
+    arguments.add_argument(
         "--wait-s",
         type=float,
         help="how long to follow the build in this call (default: to its end)",
     )
-    made.add_argument("--out", type=Path, help="where the log and the pieces of the result go")
-    made.add_argument("--retry", action="store_true", help="build again after a build that failed")
-    made.add_argument(
+    arguments.add_argument("--out", type=Path, help="where the log and the pieces of the result go")
+    arguments.add_argument(
+        "--retry", action="store_true", help="build again after a build that failed"
+    )
+    arguments.add_argument(
         "--check", action="store_true", help="say whether this machine can build it; unpack nothing"
     )
-    return made
+    return arguments
 
 
 def read_manifest(here: Path) -> dict[str, Any]:
@@ -563,13 +567,13 @@ def read_manifest(here: Path) -> dict[str, Any]:
 def main() -> int:
     args = parser().parse_args()
     # Of the packed file: the manifest and the parts are beside it.
-    here = Path(sys.argv[0]).resolve().parent
-    manifest = read_manifest(here)
+    bundle_folder = Path(sys.argv[0]).resolve().parent
+    manifest = read_manifest(bundle_folder)
     refused = enter.refusal()
     if refused:
         leave(CANNOT, *refused)
-    args.parts = args.parts or [here]
-    folder = place(args.state, here, manifest["plan"])
+    args.parts = args.parts or [bundle_folder]
+    folder = place(args.state, bundle_folder, manifest["plan"])
     if args.check:
         return check(manifest, args.parts, folder)
     try:

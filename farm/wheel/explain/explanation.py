@@ -64,7 +64,11 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
 
 
 def _needing(files: "Files", patterns: Sequence[str]) -> list[str]:
-    pairs = ((each, name) for each in (files.libraries if patterns else ()) for name in each.needed)
+    pairs = (
+        (needing_library, name)
+        for needing_library in (files.libraries if patterns else ())
+        for name in needing_library.needed
+    )
     return [
         f"{library.path} needs {name}" for library, name in pairs if fits(name, tuple(patterns))
     ]

@@ -51,7 +51,7 @@ class Files:
             return _read_folder(_package(self.path), code)
         with Archive(self.path) as archive:
             contents = read_contents(archive, lambda _: code, with_symbols=True)
-        read = {each.path for each in contents.libraries}
+        read = {library.path for library in contents.libraries}
         fakes = [
             no_library(name) for name in contents.files if name not in read and LIBRARY.search(name)
         ]
@@ -63,9 +63,9 @@ class Files:
         if self.path.is_dir():
             folder = _package(self.path)
             return tuple(
-                each.relative_to(folder.parent).as_posix()
-                for each in folder.rglob("*")
-                if each.is_file()
+                path.relative_to(folder.parent).as_posix()
+                for path in folder.rglob("*")
+                if path.is_file()
             )
         return tuple(self.contents.files)
 
@@ -89,7 +89,9 @@ class Files:
 def _package(folder: Path) -> Path:
     """The package's own folder, of it, of its `lib`, or of site-packages with torch in it."""
     folder = folder.resolve()
-    if folder.name.lower() == "lib" and any(LIBRARY.search(each.name) for each in folder.iterdir()):
+    if folder.name.lower() == "lib" and any(
+        LIBRARY.search(entry.name) for entry in folder.iterdir()
+    ):
         folder = folder.parent
     return folder / "torch" if (folder / "torch" / "lib").is_dir() else folder
 
@@ -105,7 +107,9 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
         *_libs(folder),
         *[site.parent.parent / SHARED][: site.name.lower() == "site-packages"],
     ]
-    files = sorted(file for each in places for file in each.rglob("*") if LIBRARY.search(file.name))
+    files = sorted(
+        file for file_place in places for file in file_place.rglob("*") if LIBRARY.search(file.name)
+    )
     if len(files) > _MAX_FILES:
         raise UsageError(
             f"{folder}: more than {_MAX_FILES} libraries; give the package's own folder"
@@ -128,15 +132,17 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
             raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
 
     libraries = tuple(read(file) for file in files if file.is_file())
-    here = {library.path for library in libraries}
+    own_paths = {library.path for library in libraries}
     ways = {
         posixpath.join(place, name)
         for library in libraries
         for place in (search_folders(library) if library.format == "elf" else ())
         for name in library.needed
     }
-    beside = tuple(read(site / path) for path in sorted(ways - here) if (site / path).is_file())
-    return Contents(files={}, libraries=libraries, symbols=symbols, dependencies=beside)
+    neighbours = tuple(
+        read(site / path) for path in sorted(ways - own_paths) if (site / path).is_file()
+    )
+    return Contents(files={}, libraries=libraries, symbols=symbols, dependencies=neighbours)
 
 
 def _libs(package: Path) -> list[Path]:

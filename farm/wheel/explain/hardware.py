@@ -123,9 +123,9 @@ def on_load(files: Files, match: re.Match[str]) -> Cause:
         f"loading does{kernel}"
     )
     open_ends = [
-        each.path
-        for each in files.on_load.libraries
-        if each.instructions and each.instructions.open_ends
+        library_read.path
+        for library_read in files.on_load.libraries
+        if library_read.instructions and library_read.instructions.open_ends
     ]
     if open_ends:
         cause += (

@@ -66,10 +66,10 @@ def matching_rows(
     """
     matching: list[tuple[Row, re.Match[str] | None]] = []
     for row in tables().messages:
-        if any(other.id in row.unless for other, _ in matching):
+        if any(earlier.id in row.unless for earlier, _ in matching):
             continue
         patterns = [
-            *(each.replace("{module}", re.escape(module)) for each in row.patterns),
+            *(row_pattern.replace("{module}", re.escape(module)) for row_pattern in row.patterns),
             *map(re.escape, row.also),
         ]
         matches = (
@@ -91,9 +91,9 @@ def placeholders(
     match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
     missing = next(
         (
-            found[1]
+            module_match[1]
             for text in texts
-            if (found := re.search(r"No module named '([\w.]{1,100})'", text))
+            if (module_match := re.search(r"No module named '([\w.]{1,100})'", text))
         ),
         "",
     )

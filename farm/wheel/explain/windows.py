@@ -21,9 +21,11 @@ def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
     where to get it.
     """
     dlls = [
-        each for each in files.libraries if each.format == "pe" and not each.path.startswith(SHARED)
+        library
+        for library in files.libraries
+        if library.format == "pe" and not library.path.startswith(SHARED)
     ]
-    if broken := next((each for each in dlls if each.error), None):
+    if broken := next((library for library in dlls if library.error), None):
         raise VerificationFailedError(
             f"{broken.path}: {broken.error}", hint="install or build it again"
         )
@@ -39,7 +41,7 @@ def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
     # PyTorch and ctypes name the DLL that they were loading; messages of others name none.
     dll_match = re.search(r"([\w.-]+\.(?:dll|pyd))[\"']", match.string, re.IGNORECASE)
     name = dll_match[1] if dll_match else ""
-    absent = bool(name) and not any(is_called(each.path, name) for each in files.libraries)
+    absent = bool(name) and not any(is_called(library.path, name) for library in files.libraries)
     first, chains, reached = _chains(dlls, files.needs)
     missing: dict[str, list[Need]] = {}
     for need in files.needs:
@@ -86,10 +88,10 @@ def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
         else:
             chain = ""
         if group[0].by:
-            there = f"; there is one at {group[0].by}, where Windows does not look"
+            elsewhere = f"; there is one at {group[0].by}, where Windows does not look"
         else:
-            there = ""
-        culprits.append(f"{group[0].name}, needed by {who}{chain}{there}")
+            elsewhere = ""
+        culprits.append(f"{group[0].name}, needed by {who}{chain}{elsewhere}")
     cure = "; ".join(where_from(group[0].name) for group in list(loading.values())[:MAX_CULPRITS])
     return f"Windows cannot find a DLL that is needed{detail}", culprits, cure
 
@@ -152,7 +154,7 @@ def missing_functions(files: Files, _: re.Match[str]) -> Cause:
         )
         return (
             cause,
-            [f"{member} {what}" for member, what in missing],
+            [f"{member} {function}" for member, function in missing],
             cure + "build it from one tree",
         )
     outside = Counter(need.name.lower() for need in files.needs if need.answer is not Answer.WHEEL)
