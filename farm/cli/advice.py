@@ -62,16 +62,18 @@ def advice_for(plan: Plan) -> Advice | None:
     if plan.package != "torch" or not variant.sms or _has_own_options(plan):
         return None
     place = f"{plan.platform}-{variant.machine}"
-    found = advice(Question(variant.sms, place, python=variant.python, cpu=variant.cpu))
-    if found is None or number(found.torch) < number(str(plan.options["torch"])):
+    answer = advice(Question(variant.sms, place, python=variant.python, cpu=variant.cpu))
+    if answer is None or number(answer.torch) < number(str(plan.options["torch"])):
         return None
-    return found
+    return answer
 
 
 def _has_own_options(plan: Plan) -> bool:
     """True if an option other than the versions was chosen on the command line or by FARM_*."""
-    chosen = [name for name in OPTIONS if name in plan.origins and plan.options.get(name)]
+    chosen_names = [name for name in OPTIONS if name in plan.origins and plan.options.get(name)]
     versions = ("torch", "cuda", "cudnn")
     return any(
-        plan.origins[name].startswith(("--", "FARM_")) for name in chosen if name not in versions
+        plan.origins[name].startswith(("--", "FARM_"))
+        for name in chosen_names
+        if name not in versions
     )

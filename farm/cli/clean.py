@@ -80,8 +80,8 @@ def run_clean(args: argparse.Namespace) -> int:
     rows = [(str(path), size_of(path)) for path in paths]
     rows += [
         (str(leftover), leftover.size)
-        for found in (*(found for _, found in engines), shared)
-        for leftover in found
+        for leftovers_found in (*(leftovers_found for _, leftovers_found in engines), shared)
+        for leftover in leftovers_found
     ]
     if not args.json:
         for label, size in rows:
@@ -95,8 +95,8 @@ def run_clean(args: argparse.Namespace) -> int:
     answer = input(f"remove these {len(rows)}? [y/N] ") if asks else "yes"
     removes = not args.dry_run and answer.strip().lower() in ("y", "yes")
     if removes:
-        for client, found in engines:
-            remove_from_docker(client, found)
+        for client, leftovers_found in engines:
+            remove_from_docker(client, leftovers_found)
         if shared:
             _slurm(workspace).remove(leftover.name for leftover in shared)
         for path in paths:

@@ -61,9 +61,11 @@ def _missing(args: argparse.Namespace, builds: list[Build]) -> list[Build]:
     workspace = workspace_of(args)
     missing = []
     for build in builds:
-        named = {"variant": build.alias, "channel": build.channel, "cuda": None, "words": ()}
+        build_values = {"variant": build.alias, "channel": build.channel, "cuda": None, "words": ()}
         selectors = selectors_of(
-            argparse.Namespace(**{**vars(args), **named}), workspace.project, workspace.settings
+            argparse.Namespace(**{**vars(args), **build_values}),
+            workspace.project,
+            workspace.settings,
         )
         if find_published(workspace, resolve(workspace.project, selectors)) is None:
             missing.append(build)

@@ -136,10 +136,10 @@ def _on_one_screen(report: PlanReport) -> Iterator[Line]:
     plan = report.plan
     yield "stack", _stack(plan)
     texts: dict[str, list[str]] = {}
-    for what, text in report.lines:
-        if what == "note":
+    for label, text in report.lines:
+        if label == "note":
             continue
-        texts.setdefault(what, []).append(text)
+        texts.setdefault(label, []).append(text)
     yield from (("with", text) for text in texts.pop("with", ()))
     if texts.pop("without", None):  # its reasons are for --all
         features = catalog.features()
@@ -153,8 +153,8 @@ def _on_one_screen(report: PlanReport) -> Iterator[Line]:
     faults = official.faults_text(str(plan.options.get("torch"))) if _is_torch(plan) else None
     if faults:
         yield "but", faults
-    for what, lines in texts.items():
-        yield from ((what, text) for text in lines)
+    for label, lines in texts.items():
+        yield from ((label, text) for text in lines)
 
 
 def _is_torch(plan: Plan) -> bool:
@@ -183,8 +183,8 @@ def _systems(plan: Plan) -> str:
         parts.append(f"{catalog.architectures().jetson.system} or newer")
     elif plan.base:
         systems = catalog.reach(plan.base)
-        named = ", ".join(systems[:SCREENFUL]) or "newer systems"
-        parts.append(f"{named} (glibc {catalog.debian_releases()[plan.base].glibc} at most)")
+        systems_text = ", ".join(systems[:SCREENFUL]) or "newer systems"
+        parts.append(f"{systems_text} (glibc {catalog.debian_releases()[plan.base].glibc} at most)")
     else:
         parts.append(facts(plan.platform).title)
     cuda = plan.options.get("cuda")

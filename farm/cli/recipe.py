@@ -266,10 +266,12 @@ def _remove(project: Path, name: str) -> int:
     """Remove a recipe of the project, and its package from the channels that list it in one line."""
     folder = project / "recipes" / name
     if Path(name).name != name or not folder.is_dir():
-        known = [path.name for path in sorted((project / "recipes").glob("*/"))]
+        recipe_names = [path.name for path in sorted((project / "recipes").glob("*/"))]
         raise UsageError(
             f"the project has no recipe {name!r}",
-            hint=f"it has {', '.join(known)}" if known else "it has none: recipes/ is empty",
+            hint=f"it has {', '.join(recipe_names)}"
+            if recipe_names
+            else "it has none: recipes/ is empty",
         )
     matrix = project / "ci" / "matrix.yaml"
     text = matrix.read_text(encoding="utf-8")
@@ -290,8 +292,8 @@ def _without_package(text: str, package: str) -> str:
 
     def shortened(match: re.Match[str]) -> str:
         names = [name.strip() for name in match[2].split(",")]
-        left = [name for name in names if name.strip("'\"") != package]
-        return f"{match[1]}[{', '.join(left)}]"
+        remaining = [name for name in names if name.strip("'\"") != package]
+        return f"{match[1]}[{', '.join(remaining)}]"
 
     return re.sub(r"^(    packages: )\[([^\]\n]*)\]", shortened, text, flags=re.MULTILINE)
 

@@ -140,9 +140,9 @@ def _short(why: str) -> str:
     """The first line of an error; where that only announces what follows, with the first line of
     that.
     """
-    first, *further = [plain(text) for text in why.splitlines()] or [""]
-    if further and first.endswith(":"):
-        return f"{first} {further[0].strip(' -')}"
+    first, *further_lines = [plain(text) for text in why.splitlines()] or [""]
+    if further_lines and first.endswith(":"):
+        return f"{first} {further_lines[0].strip(' -')}"
     return first
 
 
@@ -271,17 +271,17 @@ def lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[st
         yield partial_line.decode("utf-8", "replace")
 
 
-def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, int]]:
+def _whole(stream: IO[bytes], partial: bytes) -> Generator[str, None, tuple[bytes, int]]:
     """Yields whole lines; returns what is left of the last one, and how many bytes were read."""
     count = 0
     while piece := stream.read(1 << 20):
         count += len(piece)
-        *full_lines, rest = (rest + piece).split(b"\n")
+        *full_lines, partial = (partial + piece).split(b"\n")
         # Of a line without end only the end is kept: it would fill the memory.
-        rest = rest[-65536:]
+        partial = partial[-65536:]
         for line in full_lines:
             yield line.decode("utf-8", "replace")
-    return rest, count
+    return partial, count
 
 
 def run_cancel(args: argparse.Namespace) -> int:

@@ -57,8 +57,8 @@ class Explanation:
             "nearest": next(iter(self.alternatives), None),
             "alternatives": list(self.alternatives),
             "evidence": [
-                {"what": what, "text": text, "source": source}
-                for what, text, source in self.evidence
+                {"what": label, "text": text, "source": source}
+                for label, text, source in self.evidence
             ],
             "not_pinned": list(self.not_pinned),
         }
@@ -152,8 +152,8 @@ def _print(explanation: Explanation, *, verbose: bool) -> None:
     if not verbose:
         tested = [row for row in rows if row[0] == "tested"]
         rows = (*tested[-1:], *rows[len(tested) :])
-    for what, text, source in rows:
-        show.prose(f"{what}: {text} ({source})")
+    for label, text, source in rows:
+        show.prose(f"{label}: {text} ({source})")
     if not verdict.buildable:
         print_builds(explanation.instead, None)
 

@@ -302,7 +302,7 @@ def _remove(container: Container) -> None:
             raise
 
 
-_ON_SERVERS = tuple(name for name, one in PLATFORMS.items() if one.drive)
+_ON_SERVERS = tuple(name for name, facts in PLATFORMS.items() if facts.drive)
 """Platforms whose containers run on engines of their own, with a disk of their own size."""
 
 

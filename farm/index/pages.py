@@ -197,12 +197,12 @@ def _assembled(
     above: int,
 ) -> ProjectPage:
     ordered = sorted(
-        files.values(), key=lambda each: (parse_wheel_name(each.filename)[1], each.filename)
+        files.values(), key=lambda file: (parse_wheel_name(file.filename)[1], file.filename)
     )
     return ProjectPage(
         meta=Meta(generation=max(0 if page is None else page.generation, above) + 1),
         name=project,
-        versions=tuple(dict.fromkeys(str(parse_wheel_name(each.filename)[1]) for each in ordered)),
+        versions=tuple(dict.fromkeys(str(parse_wheel_name(file.filename)[1]) for file in ordered)),
         files=tuple(ordered),
         removed=tuple(removed[name] for name in sorted(removed)) or None,
     )

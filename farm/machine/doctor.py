@@ -149,50 +149,50 @@ def disk(host: HostFacts) -> Iterator[Finding]:
     """Free space where builds are made."""
     where = host.platform.build_root
     needed_gb: float = needs().disk_gb
-    what = "PyTorch"
+    package = "PyTorch"
     if host.plan is not None and not (host.large and host.platform.limits_paths):
-        what = host.plan.package
+        package = host.plan.package
         needed_gb = recipe(host.plan.recipe).disk_gb + needs().image_gb
     free = host.machine.free(where)
-    found = f"{free / GB:.0f} GB free on {where}"
+    free_text = f"{free / GB:.0f} GB free on {where}"
     if free >= needed_gb * GB:
-        yield ok("disk", found)
+        yield ok("disk", free_text)
     elif host.platform.limits_paths:
         yield missing(
             "disk",
-            found,
+            free_text,
             rf"{needed_gb:g} GB are needed: make room, or mkdir D:\farm, cmd /c mklink /J C:\farm "
             r"D:\farm",
         )
     else:
         yield missing(
-            "disk", found, f"{needed_gb:g} GB are needed for a build of {what}: make room"
+            "disk", free_text, f"{needed_gb:g} GB are needed for a build of {package}: make room"
         )
 
 
 def python(host: HostFacts) -> Iterator[Finding]:
     """The Python of the variant."""
-    have = {found.name: found.path for found in host.readings.pythons}
+    have = {interpreter.name: interpreter.path for interpreter in host.readings.pythons}
     if host.plan is None:
-        listed = ", ".join(have) or "none"
+        versions_text = ", ".join(have) or "none"
         yield (
-            ok("Python", listed)
+            ok("Python", versions_text)
             if have
-            else missing("Python", listed, "install 64-bit Python 3.11 from python.org")
+            else missing("Python", versions_text, "install 64-bit Python 3.11 from python.org")
         )
         return
     name = host.plan.parsed_variant.python
     if name in have:
         yield ok("Python", f"{name}: {have[name]}")
     elif host.platform.in_images:
-        seen = (
+        explanation = (
             f"no {name} here: the container builds with its own, but the wheel is not tested here"
         )
         todo = (
             f"have python{name[2]}.{name[3:]} on PATH: apt-get install, or uv python install "
             f"{name[2]}.{name[3:]}"
         )
-        yield warning("Python", seen, todo)
+        yield warning("Python", explanation, todo)
     else:
         todo = f"install 64-bit Python {name[2]}.{name[3:]} from python.org"
         yield missing("Python", f"no {name}; there are: {', '.join(have) or 'none'}", todo)
@@ -238,11 +238,9 @@ def gpu(host: HostFacts) -> Iterator[Finding]:
     else:
         cuda = None
     for card in host.readings.gpus:
-        judged = judge_gpu(card, host.readings.driver)
-        found = (
-            f"{card.name} ({judged.sm or 'no variant'}), driver {host.readings.driver or 'unknown'}"
-        )
-        last = last_driver(judged.sm) if judged.sm else None
+        verdict = judge_gpu(card, host.readings.driver)
+        card_text = f"{card.name} ({verdict.sm or 'no variant'}), driver {host.readings.driver or 'unknown'}"
+        last = last_driver(verdict.sm) if verdict.sm else None
         branch = driver_branch(host.readings.driver)
         problem = driver_problem(cuda, host.readings.driver, host.readings.os.system)
         # First a driver that is too new for the card: it does not drive it at all, and an update
@@ -253,16 +251,16 @@ def gpu(host: HostFacts) -> Iterator[Finding]:
                 "a CUDA installer"
             )
             yield missing(
-                "GPU driver", f"{found}: newer than {last}, the last branch for this GPU", todo
+                "GPU driver", f"{card_text}: newer than {last}, the last branch for this GPU", todo
             )
         elif problem:
             yield missing(
                 "GPU driver",
-                f"{found}: {problem}",
+                f"{card_text}: {problem}",
                 f"install a newer driver, up to branch {last or 'any'}",
             )
         else:
-            yield ok("GPU driver", found)
+            yield ok("GPU driver", card_text)
 
 
 def engine(host: HostFacts) -> Iterator[Finding]:
@@ -272,19 +270,19 @@ def engine(host: HostFacts) -> Iterator[Finding]:
     except NoRunnerError as error:
         yield missing("Docker", str(error), error.hint or "look at the engine's own log")
         return
-    other = missing(
+    wrong_system = missing(
         "Docker", f"this engine runs {system} containers", "switch it to Linux containers"
     )
-    yield ok("Docker", f"{system} {version} {machine}") if system == DEFAULT else other
+    yield ok("Docker", f"{system} {version} {machine}") if system == DEFAULT else wrong_system
 
 
 def compiler(host: HostFacts) -> Iterator[Finding]:
     """A C++ compiler: torch.compile asks for one; builds have their own in the container."""
-    found = host.machine.which("g++") or host.machine.which("clang++")
+    compiler_path = host.machine.which("g++") or host.machine.which("clang++")
     name = "torch.compile: C++ compiler"
     yield (
-        ok(name, found)
-        if found
+        ok(name, compiler_path)
+        if compiler_path
         else warning(name, "neither g++ nor clang++", "apt-get install g++")
     )
 
@@ -311,28 +309,30 @@ def torch_compile(host: HostFacts) -> Iterator[Finding]:
         messages = rf"{cl.rpartition(chr(92))[0]}\{ENGLISH}\clui.dll"
         todo = "add English under Language packs in the Visual Studio Installer"
         absent = f"{messages} is not there: torch.compile reads what cl.exe says"
-        there = host.machine.exists(messages)
+        has_messages = host.machine.exists(messages)
         yield (
             ok("torch.compile: English", messages)
-            if there
+            if has_messages
             else missing("torch.compile: English", absent, todo)
         )
     torch = host.machine.package("torch")
     triton = host.machine.package("triton-windows")
-    wanted = needs()
+    needs_of_compile = needs()
     if torch is None:
         yield ok("torch.compile: triton", "no torch beside this Python")
         return
     # triton-windows goes by the minor version of torch.
     release = ".".join(torch.split("+")[0].split(".")[:2])
-    below = wanted.triton_below.get(release)
+    version_end = needs_of_compile.triton_below.get(release)
     sms = [int(card.capability.replace(".", "")) for card in host.readings.gpus if card.capability]
-    if sms and max(sms) < wanted.triton_sm_min:
-        found = f"Triton starts at sm_{wanted.triton_sm_min}, this machine has sm_{max(sms)}"
-        yield warning(
-            "torch.compile: triton", found, "use torch.compile on the CPU alone, or do without"
+    if sms and max(sms) < needs_of_compile.triton_sm_min:
+        state_text = (
+            f"Triton starts at sm_{needs_of_compile.triton_sm_min}, this machine has sm_{max(sms)}"
         )
-    elif below is None:
+        yield warning(
+            "torch.compile: triton", state_text, "use torch.compile on the CPU alone, or do without"
+        )
+    elif version_end is None:
         yield warning(
             "torch.compile: triton",
             f"torch {torch}: no fitting triton-windows is known",
@@ -342,11 +342,13 @@ def torch_compile(host: HostFacts) -> Iterator[Finding]:
         yield warning(
             "torch.compile: triton",
             f"torch {torch} without triton",
-            f'pip install "triton-windows<{below}"',
+            f'pip install "triton-windows<{version_end}"',
         )
-    elif number(triton.split(".post")[0]) >= number(below):
-        found = f"triton-windows {triton} is too new for torch {torch}"
-        yield missing("torch.compile: triton", found, f'pip install "triton-windows<{below}"')
+    elif number(triton.split(".post")[0]) >= number(version_end):
+        state_text = f"triton-windows {triton} is too new for torch {torch}"
+        yield missing(
+            "torch.compile: triton", state_text, f'pip install "triton-windows<{version_end}"'
+        )
     else:
         yield ok("torch.compile: triton", f"triton-windows {triton} fits torch {torch}")
 

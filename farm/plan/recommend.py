@@ -115,11 +115,11 @@ def buildable_here(
     ]
     for _, channel, variant, proof in tried:
         # Of a channel that is there already this is another GPU word, CPU level or Python.
-        if len(builds) < limit and not any(own.channel == channel for own in builds):
-            own = _planned(project, machine, channel, variant, proof)
-            if own:
-                builds.append(own)
-    return sorted(builds, key=lambda own: (not own.proved, len(own.lost)))
+        if len(builds) < limit and not any(build.channel == channel for build in builds):
+            build = _planned(project, machine, channel, variant, proof)
+            if build:
+                builds.append(build)
+    return sorted(builds, key=lambda build: (not build.proved, len(build.lost)))
 
 
 Candidate = tuple[tuple[object, ...], str, Variant, ProvedWheel | None]

@@ -407,17 +407,17 @@ class BuildStep:
                 run.run.id, EventKind.PROGRESS, None, attempt.id, done=done, total=total
             )
 
-        shown = ""
+        shown_text = ""
         never_since: float | None = None
 
         def note_state(observed: Observation) -> None:
-            nonlocal shown, never_since
+            nonlocal shown_text, never_since
             if observed.state in FINAL:  # the end is judged first, then noted
                 return
             run.journal.set_state(attempt.id, observed.state, why=observed.text)
-            if observed.text and observed.text != shown:
-                shown = observed.text
-                run.workspace.watcher.note(shown)
+            if observed.text and observed.text != shown_text:
+                shown_text = observed.text
+                run.workspace.watcher.note(shown_text)
             if observed.cause is not Cause.NEVER_STARTS:
                 never_since = None
                 return

@@ -245,8 +245,8 @@ def buildable_page(channels: Iterable[Channel], evidence: Evidence) -> str:
         card = architectures.get(gpu)
         title = f"{card.name}, {card.example}" if card else _meaning(gpu)
         tested_channels = [pair for pair in by_gpu[gpu] if pair[1]]
-        others = [pair for pair in by_gpu[gpu] if not pair[1]]
-        gpus.append((gpu, title, tested_channels, others))
+        untested = [pair for pair in by_gpu[gpu] if not pair[1]]
+        gpus.append((gpu, title, tested_channels, untested))
     return _environment().get_template("buildable.html").render(gpus=gpus)
 
 
@@ -329,7 +329,7 @@ def data(
                 "group": group,
                 "version": wheel.version,
                 "sms": list(wheel.sms),
-                "tags": sorted({each.tags[0] for each in wheels}),
+                "tags": sorted({one_wheel.tags[0] for one_wheel in wheels}),
                 "verified": wheel.report.code if wheel.report else "",
                 "without": wheel.without,
                 "pip": shlex.join(install) or None,

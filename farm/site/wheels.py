@@ -261,8 +261,8 @@ def wheels(store: Store) -> Iterator[Wheel]:
     """Every wheel of the index, once: a request for each project of each group, and one for each
     record.
     """
-    found = store.get(CATALOGUE)
-    catalogue = parse_catalogue(found.data if found else None)
+    stored_catalogue = store.get(CATALOGUE)
+    catalogue = parse_catalogue(stored_catalogue.data if stored_catalogue else None)
     places = [
         (group, project)
         for group, projects in sorted(catalogue.groups.items())

@@ -134,14 +134,16 @@ def check_small_floats(torch: Any) -> str:
             "linear": (functional.linear, (x, w)),
             "convolution": (functional.conv2d, (images, kernels)),
         }
-        for what, (operation, operands) in operations.items():
+        for operation_name, (operation, operands) in operations.items():
             got = implemented(lambda call=operation, these=operands: call(*these))
             if got is None:
                 continue
-            exact = operation(*(one.double() for one in operands))
-            bound = roundoff * operation(*(one.double().abs() for one in operands))
-            within(f"{what} in {name}", largest_share(torch, got, exact, bound), "|error|")
-            done.append(f"{what} {name}")
+            exact = operation(*(operand.double() for operand in operands))
+            bound = roundoff * operation(*(operand.double().abs() for operand in operands))
+            within(
+                f"{operation_name} in {name}", largest_share(torch, got, exact, bound), "|error|"
+            )
+            done.append(f"{operation_name} {name}")
         attention = getattr(functional, "scaled_dot_product_attention", None)
         if attention is None:
             continue

@@ -87,8 +87,8 @@ def placeholders(
     """Values for the placeholders of the table's texts; `seen`: what the checks of a smoke test
     saw, by name.
     """
-    seen = seen or {}
-    match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
+    by_check = seen or {}
+    match = re.match(r"(\d+)\.\d+$", by_check.get("CUDA version", ""))
     missing = next(
         (
             module_match[1]
@@ -106,8 +106,8 @@ def placeholders(
         "cuda": f"CUDA {match[0]}" if match else "a newer CUDA",
         "driver_linux": _drivers({name: major.driver_linux for name, major in majors.items()}),
         "driver_windows": _drivers({name: major.driver_windows for name, major in majors.items()}),
-        "archs": seen.get("architectures", "") or "unknown",
-        "card": seen.get("devices", "") or "the card",
+        "archs": by_check.get("architectures", "") or "unknown",
+        "card": by_check.get("devices", "") or "the card",
         "cpu": cpu or "this CPU",
     }
 

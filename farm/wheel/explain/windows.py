@@ -180,22 +180,20 @@ def runtimes(files: Files, match: re.Match[str]) -> Cause:
     """WinError 1114, or a crash on loading: the table's words, with the Visual C++ runtime that is
     new enough.
     """
-    dlls = [each for each in files.libraries if each.format == "pe"]
+    dlls = [dll for dll in files.libraries if dll.format == "pe"]
     mentioned = [
-        each for each in dlls if posixpath.basename(each.path).lower() in match.string.lower()
+        dll for dll in dlls if posixpath.basename(dll.path).lower() in match.string.lower()
     ] or dlls
     linked = [
-        each
-        for each in mentioned
-        if each.linker and any(fits(name, ("msvcp140*",)) for name in each.needed)
+        dll
+        for dll in mentioned
+        if dll.linker and any(fits(name, ("msvcp140*",)) for name in dll.needed)
     ]
-    newest = max(
-        linked, key=lambda each: tuple(map(int, str(each.linker).split("."))), default=None
-    )
+    newest = max(linked, key=lambda dll: tuple(map(int, str(dll.linker).split("."))), default=None)
     openmp = [
-        each.path
-        for each in dlls
-        if re.search(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$", each.path.lower())
+        dll.path
+        for dll in dlls
+        if re.search(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$", dll.path.lower())
     ]
     if newest:
         culprits = [f"{newest.path}: linked by Visual C++ {newest.linker}"]
@@ -203,7 +201,7 @@ def runtimes(files: Files, match: re.Match[str]) -> Cause:
         culprits = []
     # One OpenMP runtime is usual; two in one process are a reason to fail.
     if len(openmp) > 1:
-        culprits += [f"{each}: an OpenMP runtime" for each in openmp]
+        culprits += [f"{path}: an OpenMP runtime" for path in openmp]
     version = f"14.{str(newest.linker).partition('.')[2]}" if newest else ""
     return (
         "",

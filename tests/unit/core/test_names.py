@@ -57,7 +57,20 @@ VAGUE = frozenset(
         "again",
     ]
 )
-CLEAN = ["base", "catalog", "platforms", "smoke"]
+CLEAN = [
+    "base",
+    "catalog",
+    "cli",
+    "engines",
+    "index",
+    "machine",
+    "plan",
+    "platforms",
+    "run",
+    "site",
+    "smoke",
+    "wheel",
+]
 
 
 def vague_names(source):
