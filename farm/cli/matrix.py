@@ -31,10 +31,11 @@ def run_matrix(args: argparse.Namespace) -> int:
         show.note(f"the first {args.limit} of {len(builds)} builds")
         builds = builds[: args.limit]
     # `--format github` and `names` are formats of their own: `--json` changes the table alone.
-    if args.format == "names":
+    form = args.format
+    if form == "names":
         for build in builds:
             show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
-    elif args.format == "github":
+    elif form == "github":
         labels = load_github(project)
         jobs = workflow_matrix(
             matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform)
