@@ -1,5 +1,5 @@
-"""Writes docs/reference/features.md: PyTorch's features beside those of the official wheel, conda-forge and
-Spack.
+"""Writes docs/reference/features.md: PyTorch's features beside those of the official wheel,
+conda-forge and Spack.
 
     python -m tools.features_page [--out FILE]
 

@@ -1,5 +1,5 @@
-"""Writes the tables of docs/reference/commands.md from the code: commands, keys of YAML files, exit codes,
-variables.
+"""Writes the tables of docs/reference/commands.md from the code: commands, keys of YAML files, exit
+codes, variables.
 
     python -m tools.reference [--out FILE]
 

@@ -91,7 +91,7 @@ def probe(found: Sequence[Wheel], platform: str) -> Wheel | None:
     return min(plain, key=lambda wheel: (python_order(wheel.python), wheel.file), default=None)
 
 
-# --- PyTorch ---------------------------------------------------------------------------------------------------------
+# --- PyTorch ---
 
 
 def version_facts(wheel: RemoteWheel, package: str) -> dict[str, str]:
@@ -256,7 +256,7 @@ def refresh_torch(index: str, notes: Notes) -> Iterator[Proposal]:
             yield "releases", version, record
 
 
-# --- CUDA ------------------------------------------------------------------------------------------------------------
+# --- CUDA ---
 
 
 def compiled_sms(ptxas: bytes) -> list[int]:
@@ -340,7 +340,7 @@ def refresh_cuda(index: str, notes: Notes) -> Iterator[Proposal]:
         )
 
 
-# --- cuDNN -----------------------------------------------------------------------------------------------------------
+# --- cuDNN ---
 
 
 def cudnn_sms(wheel: RemoteWheel) -> tuple[int, int] | None:
@@ -429,7 +429,7 @@ def refresh_cudnn(index: str, notes: Notes) -> Iterator[Proposal]:
         yield "releases", short, record
 
 
-# --- official wheels -------------------------------------------------------------------------------------------------
+# --- official wheels ---
 
 
 def arch_flags(remote: RemoteWheel) -> list[str]:

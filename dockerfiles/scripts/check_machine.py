@@ -66,8 +66,14 @@ def account(answer: list[str]) -> Iterator[Lack]:
     """An account of a service: it has no profile, no Python of its own and no proxy settings."""
     name = SERVICES.get(answer[0]) if answer else None
     if name:
-        text = f"this runs as {name}: settings of pip, git and a proxy, and a Python, of yours are not its"
-        cure = "give the service an account of its own: services.msc, Log On; then run all as that account"
+        text = (
+            f"this runs as {name}: settings of pip, git and a proxy, and a Python, of yours "
+            "are not its"
+        )
+        cure = (
+            "give the service an account of its own: services.msc, Log On; then run all as "
+            "that account"
+        )
         yield Lack(0, text, cure)
 
 

@@ -1,8 +1,9 @@
 """Runs a batch file and shows what it writes into its log, while it runs.
 
 Usage: follow_cmd.py BATCH LOG [SECONDS]. Ends with the batch file's exit code; after SECONDS with
-124: a container whose first program this is ends then, with all that runs in it. What that prints itself stands
-in its log as well, so it is shown only where no log came to be. The log must not be there before.
+124: a container whose first program this is ends then, with all that runs in it. What that prints
+itself stands in its log as well, so it is shown only where no log came to be. The log must not be
+there before.
 """
 
 import shutil

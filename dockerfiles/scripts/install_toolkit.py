@@ -153,7 +153,7 @@ def patiently(call: Callable[..., Any], *words: Any) -> Any:
             time.sleep(0.05)
 
 
-# --- the manifest ---------------------------------------------------------------------------------
+# --- the manifest ---
 
 _ROW = {
     "component": r"[a-z][a-z0-9_]{0,63}",
@@ -212,7 +212,7 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest(layout, target, tuple(archives))
 
 
-# --- download -------------------------------------------------------------------------------------
+# --- download ---
 
 
 def public_url(url: str) -> str:
@@ -546,7 +546,7 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
         resumed = False
 
 
-# --- unpack ---------------------------------------------------------------------------------------
+# --- unpack ---
 
 
 @dataclass(frozen=True)
@@ -813,7 +813,7 @@ class Tree:
                 ) from None
 
 
-# --- merge ----------------------------------------------------------------------------------------
+# --- merge ---
 
 
 def _same(new: Path, old: Path) -> bool:

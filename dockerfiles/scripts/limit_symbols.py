@@ -40,7 +40,8 @@ LIBRARIES = {
 }
 LIBSTDCXX = "libstdc++.so.6"
 SYMBOL = re.compile(
-    r"\s*\d+: (?P<value>[0-9a-f]+)\s+(?P<size>\d+|0x[0-9a-f]+) (?P<type>\w+)\s+(?P<bind>\w+)\s+\w+\s+(?P<section>\w+) "
+    r"\s*\d+: (?P<value>[0-9a-f]+)\s+(?P<size>\d+|0x[0-9a-f]+) "
+    r"(?P<type>\w+)\s+(?P<bind>\w+)\s+\w+\s+(?P<section>\w+) "
     r"(?P<name>[^@\s]+)(?P<mark>@@?)(?P<version>\S+)"
 )
 SECTIONS = {

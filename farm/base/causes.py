@@ -94,7 +94,9 @@ class Reader:
         return list(errors)
 
     def is_build_log(self, lines: Iterable[str]) -> bool:
-        """Return whether tools of a build wrote an error here, and not on behalf of torch.compile."""
+        """Return whether tools of a build wrote an error here, and not on behalf of
+        torch.compile.
+        """
         by_build = False
         for line in lines:
             if self._runtime.search(line):
@@ -144,7 +146,9 @@ def _shortened(line: str) -> str:
 
 
 def log_lines(path: Path) -> list[str]:
-    """Return the printable lines of the end of a log; cl.exe writes them in the system's encoding."""
+    """Return the printable lines of the end of a log; cl.exe writes them in the system's
+    encoding.
+    """
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - MAX_READ))
         content = stream.read()

@@ -185,7 +185,8 @@ def explain(number: int, text: str, settings: Path = PROC_SYS) -> "tuple[str, st
     return (
         f"this machine refuses a file system of its own to this user: {text}",
         (
-            "in a container: start it with --security-opt seccomp=unconfined; elsewhere run this as "
+            "in a container: start it with --security-opt seccomp=unconfined; elsewhere run this "
+            "as "
             "root"
         ),
     )

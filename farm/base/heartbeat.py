@@ -21,9 +21,9 @@ Describe = Callable[[float], str | None]
 class Heartbeat:
     """Passes lines on to `out`, and speaks when there are none; at the end of the context it stops.
 
-    After `describe_s` seconds without a line a thread calls `describe` with the seconds of silence, for what
-    goes on in words; None: nothing is known. Whatever it raises ends the asking: it must not end
-    the work.
+    After `describe_s` seconds without a line a thread calls `describe` with the seconds of silence,
+    for what goes on in words; None: nothing is known. Whatever it raises ends the asking: it must
+    not end the work.
     """
 
     def __init__(self, out: Line, describe: Describe, describe_s: float = DESCRIBE_S) -> None:

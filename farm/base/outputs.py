@@ -117,8 +117,8 @@ def write(dest: Path, files: Mapping[Path, bytes]) -> None:
 
 
 def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, created: list[Path]) -> None:
-    """Move `files` from below `new` to below `dest`, all or none, noted in `created`; `old` keeps what
-    was there.
+    """Move `files` from below `new` to below `dest`, all or none, noted in `created`; `old` keeps
+    what was there.
     """
     added: list[Path] = []
     backed_up: list[Path] = []

@@ -126,7 +126,8 @@ def copy_to(stream: IO[bytes], out: IO[bytes], limit: int) -> tuple[str, int]:
 def checked_copy(
     source: Path, folder: Path, *, sha256: str, size: int
 ) -> Iterator[IO[bytes] | None]:
-    """Copy a file of others into a folder of the user's alone, and give the copy, open at its start.
+    """Copy a file of others into a folder of the user's alone, and give the copy, open at its
+    start.
 
     Args:
         source: the file, which is opened once.

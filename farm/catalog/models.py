@@ -638,10 +638,10 @@ class DebianRelease(Model):
     they can. `glibc` is what its wheels need at most, `gccs` are its compilers. `sections` are what
     its first installation takes packages from. `cuda` is the version of its own toolkit, None where
     the farm takes none from it; that toolkit is for `cuda_machine`. `cudnn` is what it takes out of
-    a release's wheel in `cudnn.yaml`. `toolkit_of` is a newer release whose packages of CUDA run here
-    too: its `cuda`, `env`, `components` and `cudnn` are then this one's. `limits` are the newest
-    symbol versions that the image's linker finds (`limit_symbols.py`), below those of its own
-    libraries.
+    a release's wheel in `cudnn.yaml`. `toolkit_of` is a newer release whose packages of CUDA run
+    here too: its `cuda`, `env`, `components` and `cudnn` are then this one's. `limits` are the
+    newest symbol versions that the image's linker finds (`limit_symbols.py`), below those of its
+    own libraries.
     """
 
     image: str

@@ -408,7 +408,8 @@ def _reconcile(parser: argparse.ArgumentParser) -> None:
     _flags(
         parser,
         {
-            "--take-back": "also take back what pages show and no record or event says (any more), and delete files "
+            "--take-back": "also take back what pages show and no record or event says (any more), and "
+            "delete files "
             "without a record"
         },
     )
@@ -510,7 +511,8 @@ INDEX_COMMANDS = {
     "promote": ("list wheels in a further group, without copying them", _event),
     "variant": (
         (
-            "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel variants "
+            "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel "
+            "variants "
             "finds it"
         ),
         _variant,

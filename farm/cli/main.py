@@ -1,8 +1,8 @@
 """The `farm` command: arguments in, exit codes out.
 
-`farm.cli.arguments` declares the options of a command: `add_NAME(parser)`; its module
-carries it out and returns the exit code: `run_NAME(args)`. Only that module is imported: all of them
-take longer than some commands.
+`farm.cli.arguments` declares the options of a command: `add_NAME(parser)`; its module carries it
+out and returns the exit code: `run_NAME(args)`. Only that module is imported: all of them take
+longer than some commands.
 """
 
 import argparse

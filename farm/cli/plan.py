@@ -260,7 +260,9 @@ def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
 
 
 def _on_slurm(settings: Settings, plan: Plan) -> Iterator[Line]:
-    """The time of a job on the project's cluster, where ci/farm.yaml allows less than the recipe."""
+    """The time of a job on the project's cluster, where ci/farm.yaml allows less than the
+    recipe.
+    """
     slurm = settings.slurm
     if slurm and slurm.minutes and slurm.minutes < plan.timeout_minutes:
         text = f"a job gets {slurm.minutes} of the recipe's {plan.timeout_minutes} minutes "
@@ -364,7 +366,10 @@ def _cost(plan: Plan) -> Iterator[Line]:
     if plan.base and plan.machine != machine:
         yield (
             "emulated",
-            f"on {machine}, by qemu: image, build and test take far longer (docs/how-to/runners.md)",
+            (
+                f"on {machine}, by qemu: image, build and test take far longer "
+                "(docs/how-to/runners.md)"
+            ),
         )
     sizes = [f"{built.disk_gb:g} GB for the build"]
     if plan.base:
@@ -392,4 +397,7 @@ def _time(plan: Plan, built: Recipe) -> str:
     word, count = hours
     without = plan.options["without"]
     less = f", less without {without}" if without else ""
-    return f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, {jobs_text}"
+    return (
+        f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, "
+        f"{jobs_text}"
+    )

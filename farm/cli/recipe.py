@@ -263,7 +263,9 @@ def _channel_name(project: Path, name: str | None) -> str:
 
 
 def _remove(project: Path, name: str) -> int:
-    """Remove a recipe of the project, and its package from the channels that list it in one line."""
+    """Remove a recipe of the project, and its package from the channels that list it in one
+    line.
+    """
     folder = project / "recipes" / name
     if Path(name).name != name or not folder.is_dir():
         recipe_names = [path.name for path in sorted((project / "recipes").glob("*/"))]

@@ -193,7 +193,8 @@ def run_logs(args: argparse.Namespace) -> int:
         for followed_run in runs:
             if len(runs) > 1:
                 show.say(
-                    f"==> {followed_run.id}: {followed_run.request.package} {followed_run.request.variant}"
+                    f"==> {followed_run.id}: {followed_run.request.package} "
+                    f"{followed_run.request.variant}"
                 )
             folder = workspace_of(args).run_folder(followed_run.id)
             log = folder / "build.log"

@@ -5,7 +5,8 @@
 NAMES = {
     "docker": (
         (
-            "containers of the Docker engines in ci/runners.yaml, or of this machine's (default for "
+            "containers of the Docker engines in ci/runners.yaml, or of this machine's (default "
+            "for "
             "Linux)"
         ),
         "nothing more",

@@ -41,7 +41,9 @@ CAP_DROP = ["ALL"]
 SECURITY = ["no-new-privileges"]
 LOG_DRIVER = "json-file"
 LOG_OPTIONS = {"max-size": "64m", "max-file": "8"}
-"""Limits of the output that dockerd keeps; the farm's own copy ends at `farm.run.build_job.MAX_LOG`."""
+"""Limits of the output that dockerd keeps; the farm's own copy ends at
+`farm.run.build_job.MAX_LOG`.
+"""
 
 
 API_TIMEOUT_S = 600

@@ -37,7 +37,8 @@ def emulates(client: docker.DockerClient, machine: str) -> bool:
     if problem is None:
         return True
     raise NoRunnerError(
-        f"the plan is for {machine}, the Docker engine runs on {host_machine}, which has no emulator "
+        f"the plan is for {machine}, the Docker engine runs on {host_machine}, which has no "
+        "emulator "
         f"registered: {problem}",
         hint="register qemu on the engine's machine (Debian: apt-get install qemu-user-static; "
         "docs/how-to/runners.md), "

@@ -352,7 +352,9 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
 
 
 def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[str, Any]]:
-    """Pass events on, and append the ids of images to `made`; the last is that of the whole build."""
+    """Pass events on, and append the ids of images to `made`; the last is that of the whole
+    build.
+    """
     failed = False
     for event in events:
         failed = failed or "error" in event
@@ -389,7 +391,9 @@ def _follow(
 
 
 def _lines(events: Iterator[dict[str, Any]], passing: Line) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Join the pieces of a build's output to lines, each with an event that holds an error, or {}."""
+    """Join the pieces of a build's output to lines, each with an event that holds an error, or
+    {}.
+    """
     pending = ""
     for event in events:
         *complete, pending = (pending + str(event.get("stream", ""))).split("\n")

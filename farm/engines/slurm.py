@@ -536,7 +536,9 @@ class SlurmEngine:
         return observed, log
 
     def _settle(self, handle: str, row: str, ended: str, observed: Observation) -> Observation:
-        """Say of a job that ended a while ago without a report that it is lost, and what is known."""
+        """Say of a job that ended a while ago without a report that it is lost, and what is
+        known.
+        """
         number, state, _, reason = (row.split("|", 3) + [""] * 4)[:4]
         if observed.state != "running" or state not in WITHOUT_REPORT or read_report(ended):
             self._unreported.pop(handle, None)

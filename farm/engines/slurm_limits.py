@@ -24,7 +24,9 @@ class TimeLimit:
 
 
 def minutes_of(text: str) -> int | None:
-    """Read a time of Slurm's, `[days-]hours:minutes:seconds` or `minutes:seconds`; None: no limit."""
+    """Read a time of Slurm's, `[days-]hours:minutes:seconds` or `minutes:seconds`; None: no
+    limit.
+    """
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text.strip())
     if match is None:
         return None

@@ -1,4 +1,6 @@
-"""Slurm's queue, asked once for all jobs of the engine: sites ban users who ask for each of them."""
+"""Slurm's queue, asked once for all jobs of the engine: sites ban users who ask for each of
+them.
+"""
 
 import threading
 import time

@@ -253,7 +253,8 @@ def _check_info(filename: str, info: DistInfo) -> None:
     if info.no_tags or info.tags != frozenset(map(str, wheel_identity(filename)[3])):
         tags_text = ", ".join(sorted({*info.tags, *info.no_tags}))
         raise PublishRefusedError(
-            f"{filename}: WHEEL has the tags {tags_text or 'of nothing'!s:.200}, which are not those "
+            f"{filename}: WHEEL has the tags {tags_text or 'of nothing'!s:.200}, which are not "
+            "those "
             "of the file's name",
             hint=f"farm repair {filename} writes WHEEL anew",
         )

@@ -9,8 +9,8 @@ The order keeps readers safe:
 
 Every step does nothing if it is done already, so a publisher that was killed anywhere is completed
 by running it again, and publishers of the same or other wheels may run at the same time. The number
-of requests does not depend on the size of the index; `docs/reference/wheel-index.md` lists them. A wheel that
-is uploaded in parts needs 5 more, and one for each part.
+of requests does not depend on the size of the index; `docs/reference/wheel-index.md` lists them. A
+wheel that is uploaded in parts needs 5 more, and one for each part.
 """
 
 import contextlib

@@ -115,7 +115,9 @@ class Rebuild:
         self.differing = self._find_differing(to_compare)
 
     def _listed_files(self) -> dict[str, str]:
-        """The wheels on pages with their hashes; these bytes were compared when they were listed."""
+        """The wheels on pages with their hashes; these bytes were compared when they were
+        listed.
+        """
         sha256_by_name: dict[str, str] = {}
         for group, project in self.places:
             page = self.writer.page(group, project)

@@ -138,7 +138,8 @@ def memory(host: HostFacts) -> Iterator[Finding]:
         yield warning(
             purpose,
             f"memory and {purpose} together {commit / GB:.1f} GB",
-            f"enlarge the {purpose} until they are {needs_of_build.commit_gb} GB, else a linker may run out "
+            f"enlarge the {purpose} until they are {needs_of_build.commit_gb} GB, else a linker "
+            "may run out "
             "of memory",
         )
     else:
@@ -239,7 +240,10 @@ def gpu(host: HostFacts) -> Iterator[Finding]:
         cuda = None
     for card in host.readings.gpus:
         verdict = judge_gpu(card, host.readings.driver)
-        card_text = f"{card.name} ({verdict.sm or 'no variant'}), driver {host.readings.driver or 'unknown'}"
+        card_text = (
+            f"{card.name} ({verdict.sm or 'no variant'}), driver "
+            f"{host.readings.driver or 'unknown'}"
+        )
         last = last_driver(verdict.sm) if verdict.sm else None
         branch = driver_branch(host.readings.driver)
         problem = driver_problem(cuda, host.readings.driver, host.readings.os.system)

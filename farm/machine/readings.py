@@ -156,7 +156,7 @@ class _Collector:
     def _miss(self, what: str, why: str) -> None:
         self.missing.append(Missing(what=what, why=clean(why)))
 
-    # --- GPUs ---------------------------------------------------------------------------------------------------
+    # --- GPUs ---
 
     def _gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
         if self.platform and not self.platform.cuda:
@@ -206,7 +206,7 @@ class _Collector:
             return "container"
         return None
 
-    # --- CPU ----------------------------------------------------------------------------------------------------
+    # --- CPU ---
 
     def _cpu(self) -> Cpu:
         cpuid = self._try("microarchitecture", self.machine.cpuid)
@@ -239,7 +239,7 @@ class _Collector:
             features=tuple(clean(word) for word in features[:2000]),
         )
 
-    # --- operating system, Pythons --------------------------------------------------------------------------------
+    # --- operating system, Pythons ---
 
     def _os(self) -> Os:
         name = self.uname.system

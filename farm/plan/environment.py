@@ -112,7 +112,10 @@ def _feature_names(wanted: Candidate, value: str, origin: str) -> list[str]:
         else:
             hint = f"known: {', '.join(recipe_features)}"
         if not recipe_features:
-            hint = "leave it out, or take a channel whose recipe names features (docs/reference/features.md)"
+            hint = (
+                "leave it out, or take a channel whose recipe names features "
+                "(docs/reference/features.md)"
+            )
         lack = f"no {'such feature' if recipe_features else 'features'} to leave out"
         raise UsageError(
             f"{', '.join(unknown)} (from {origin}): recipe {wanted.pins.recipe} has {lack}",

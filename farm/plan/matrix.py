@@ -398,7 +398,10 @@ class Channel:
                             f"{word!r} is there twice: a duplicate variant", *loc, axis, index
                         )
                     if word not in axis_words:
-                        text = f"the channel has no {word!r} to match; its {axis}: {', '.join(axis_words)}"
+                        text = (
+                            f"the channel has no {word!r} to match; its {axis}: "
+                            f"{', '.join(axis_words)}"
+                        )
                         raise RuleError(text, *loc, axis, index)
 
     def _check_rules(self) -> None:
@@ -558,7 +561,9 @@ REQUIRED = ("packages", "platforms", "gpus", "cpus", "pythons", "toolkit", "cuda
 
 @dataclass(frozen=True)
 class Matrix:
-    """The channels in the order of the file; `faults` says which packages were left out, and why."""
+    """The channels in the order of the file; `faults` says which packages were left out, and
+    why.
+    """
 
     channels: dict[str, Channel]
     faults: tuple[str, ...] = ()

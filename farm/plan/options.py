@@ -2,8 +2,8 @@
 
 From the table follow the command line (`--cuda`), the variables (`FARM_CUDA`), `options:` in
 ci/farm.yaml, the keys of a channel in ci/matrix.yaml, the checks, the help and the table in
-docs/reference/options.md. A new option is a new entry here; `ci/matrix.schema.json` and docs/reference/options.md are
-then written anew with `make generate`.
+docs/reference/options.md. A new option is a new entry here; `ci/matrix.schema.json` and
+docs/reference/options.md are then written anew with `make generate`.
 
 Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the
 values (`farm.plan`).

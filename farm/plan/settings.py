@@ -63,8 +63,8 @@ class Slurm(SlurmCard):
     `folder` is one that the login node and the nodes share, under the same path. `ssh` is the login
     node, as the command `ssh` knows it (null: this machine). `cpus` and `memory_gb` are what one
     job gets; null: what the largest node has. `minutes` is the longest time of a job; null: what
-    partition, QOS and association allow. `jobs` is how many are in Slurm's queue at a time. `smoke` is asked for by
-    smoke tests, which then run on a node; null: they run on this machine.
+    partition, QOS and association allow. `jobs` is how many are in Slurm's queue at a time. `smoke`
+    is asked for by smoke tests, which then run on a node; null: they run on this machine.
     """
 
     folder: Annotated[

@@ -185,7 +185,10 @@ def _card(word: str) -> tuple[str, list[str]] | None:
     names = " or ".join(dict.fromkeys(card.name for card in matches))
     if not words:
         return (
-            f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {catalogue.too_old[sms[-1]].why}",
+            (
+                f"GPU {word!r}: the card {names} is {' or '.join(sms)}: "
+                f"{catalogue.too_old[sms[-1]].why}"
+            ),
             [],
         )
     if len(sms) > 1:

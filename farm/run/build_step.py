@@ -1,4 +1,6 @@
-"""The build of a run: start it, follow it, collect its output; or go on with what there is of it."""
+"""The build of a run: start it, follow it, collect its output; or go on with what there is of
+it.
+"""
 
 import contextlib
 import shutil

@@ -50,7 +50,8 @@ def write_bundle(
     the files.
 
     `tree`: the packed toolchain, whose image sets `environment`; `inputs`: folders by the name that
-    they get below /farm; `line` gets a line for each part. UsageError: `dest` holds something, or cannot be a folder.
+    they get below /farm; `line` gets a line for each part. UsageError: `dest` holds something, or
+    cannot be a folder.
     """
     require_empty(dest)
     new_paths: list[Path] = []

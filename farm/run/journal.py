@@ -631,7 +631,8 @@ class Journal:
     def _new_attempt(self, job_id: int, engine: str, runner: str) -> Attempt:
         run_id = self._run_of(job_id)
         cursor = self._db.execute(
-            "INSERT INTO attempts (job_id, engine, runner, state, why) VALUES (?, ?, ?, 'queued', ?)",
+            "INSERT INTO attempts (job_id, engine, runner, state, why) VALUES (?, ?, ?, 'queued', "
+            "?)",
             (job_id, engine, runner, "not yet submitted"),
         )
         attempt_id = int(cursor.lastrowid or 0)

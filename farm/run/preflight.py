@@ -1,4 +1,6 @@
-"""What is looked at before hours of a build: can the index be written, is there room, is the name free."""
+"""What is looked at before hours of a build: can the index be written, is there room, is the
+name free.
+"""
 
 import shutil
 import uuid

@@ -1,4 +1,6 @@
-"""Wheels that the index has already: whether one is of this very plan, and what is left to do with it."""
+"""Wheels that the index has already: whether one is of this very plan, and what is left to do
+with it.
+"""
 
 from collections.abc import Callable, Iterator
 

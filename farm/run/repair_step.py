@@ -1,4 +1,6 @@
-"""Repair of what a build left: the options that its plan gives, and whether it built what it promised."""
+"""Repair of what a build left: the options that its plan gives, and whether it built what it
+promised.
+"""
 
 import shutil
 from pathlib import Path

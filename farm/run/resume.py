@@ -101,7 +101,9 @@ def build_state(workspace: Workspace, journal: Journal, run_id: str) -> BuildSta
 
 
 def of_same_form(plan: Plan) -> Callable[[Run], bool]:
-    """Pick the runs that make the wheel with CUDA's libraries from where this plan has them from."""
+    """Pick the runs that make the wheel with CUDA's libraries from where this plan has them
+    from.
+    """
     return lambda run: bool(run.plan.get("library_wheels")) == bool(plan.library_wheels)
 
 

@@ -85,7 +85,9 @@ class RunContext:
 
     @property
     def preparing(self) -> Workspace:
-        """The workspace for steps before the build: each line of their output looks for a cancel."""
+        """The workspace for steps before the build: each line of their output looks for a
+        cancel.
+        """
         watcher = CancellableWatcher(self.workspace.watcher, self.check_cancelled)
         return replace(self.workspace, watcher=watcher)
 

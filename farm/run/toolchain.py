@@ -1,5 +1,5 @@
-"""The toolchain of a build: this machine's own, proved; or an image, made, pushed, or unpacked where
-Docker is not.
+"""The toolchain of a build: this machine's own, proved; or an image, made, pushed, or unpacked
+where Docker is not.
 """
 
 import contextlib
@@ -125,7 +125,8 @@ def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
     if version != python_version:
         raise NoRunnerError(
             f"the plan is for Python {python_version}; python3 here is {version}",
-            hint=f"put a python3 that is {python_version} first into PATH, with python3-dev, build, "
+            hint=f"put a python3 that is {python_version} first into PATH, with python3-dev, "
+            "build, "
             "setuptools and wheel",
         )
     if absent:

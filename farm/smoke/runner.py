@@ -450,8 +450,8 @@ def judge(
 
 
 def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[Cause, ...]:
-    """The causes that the texts of a report show (`farm/wheel/explain/messages.yaml`); empty where nothing
-    is known.
+    """The causes that the texts of a report show (`farm/wheel/explain/messages.yaml`); empty where
+    nothing is known.
 
     `hung`: the run, or a check of it, did not end in its time; `gpu`: it could use a card.
     """

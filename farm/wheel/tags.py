@@ -118,7 +118,8 @@ def earned_level(needs: Iterable[SystemNeed], machine: str) -> Level:
         (need.who, unmet[0]) for need in all_needs if (unmet := unmet_needs(newest, need, machine))
     )
     raise VerificationFailedError(
-        f"{who} needs {unmet_need}, which no manylinux level has (the newest known is {newest.name})",
+        f"{who} needs {unmet_need}, which no manylinux level has (the newest known is "
+        f"{newest.name})",
         hint="build on an older distribution, or upgrade auditwheel, which brings the levels",
     )
 

@@ -1,4 +1,5 @@
-"""CPU and wall seconds and memory of a repair beside other tools: `python tests/bench/repair.py CACHE [ROUNDS]`.
+"""CPU and wall seconds and memory of a repair beside other tools: `python tests/bench/repair.py
+CACHE [ROUNDS]`.
 
 CACHE keeps downloads and tools: 1 GB. Two jobs: PyTorch 2.0.1 for Windows, whose libiomp5md.dll was
 taken out, gets it back; the tags of a PyTorch for Linux are set. Every tool does its job in turn;

@@ -34,8 +34,8 @@ OBJECT = re.compile(r"^\[\d+/\d+\] Building \w+ object (\S+)", re.MULTILINE)
 """What Ninja says of each object that was compiled; group 1 is its path."""
 
 
-# The groups that take longest begin first (docs/explanation/benchmarks.md has times): begun last, one would run
-# alone at the end.
+# The groups that take longest begin first (docs/explanation/benchmarks.md has times): begun last,
+# one would run alone at the end.
 LONGEST = (
     "e2e/dispatch",
     "e2e/docker",

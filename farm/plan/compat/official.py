@@ -430,7 +430,9 @@ def why_not_newer(question: Question, wheel: Wheel) -> str | None:
 
 
 def end_of_support(sm: int) -> Dropped | None:
-    """Upstream's announcement that ends its wheels for a card; None: the newest release has some."""
+    """Upstream's announcement that ends its wheels for a card; None: the newest release has
+    some.
+    """
     rows = [row for row in catalog.dropped() if row.sm_from <= sm < row.sm_below]
     if not rows:
         return None

@@ -184,8 +184,8 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
 
 @cache
 def platform(name: str) -> Platform:
-    """The PLATFORM of the module `farm.plan.platforms.<name>`. Raises UsageError: there is none; with
-    the nearest names.
+    """The PLATFORM of the module `farm.plan.platforms.<name>`. Raises UsageError: there is none;
+    with the nearest names.
     """
     module = import_module(
         f"{__package__}.{facts(name).name}"

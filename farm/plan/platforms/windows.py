@@ -416,7 +416,8 @@ class Windows(Platform):
         if windows:
             texts = [
                 (
-                    f"Visual Studio {windows.visual_studio}: the machine's own {windows.toolset}.*, "
+                    f"Visual Studio {windows.visual_studio}: the machine's own "
+                    f"{windows.toolset}.*, "
                     "whichever it is"
                 )
             ]

@@ -1,11 +1,11 @@
 """CPU features that the machine code of a library needs beyond a level such as `avx` or `armv8_2`.
 
-All of the code (`scan.scan_isa`) is decoded from end to end, restarting at every function symbol; of a
-DLL, what its function table (`.pdata`) names. So what is there is found, not what runs: a library
-that chooses its code at run time holds, rightly, instructions that its level lacks. Data between
-the instructions (tables in hand-written assembly) are decoded too and may look like an instruction:
-the result says where each find is, and `undecodable` counts the byte sequences that were no
-instruction at all. Code that is unpacked or generated at run time is not seen.
+All of the code (`scan.scan_isa`) is decoded from end to end, restarting at every function symbol;
+of a DLL, what its function table (`.pdata`) names. So what is there is found, not what runs: a
+library that chooses its code at run time holds, rightly, instructions that its level lacks. Data
+between the instructions (tables in hand-written assembly) are decoded too and may look like an
+instruction: the result says where each find is, and `undecodable` counts the byte sequences that
+were no instruction at all. Code that is unpacked or generated at run time is not seen.
 
 What runs on import (`scan.scan_starts`) must keep to the level before any question to the CPU: a
 static initialiser that was compiled with `-mavx2` because its file holds AVX2 kernels kills the

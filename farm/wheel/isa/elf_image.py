@@ -83,7 +83,8 @@ class ElfImage(Image):
         for part in self.arrays:
             if part.size // 8 > MAX_STARTS:
                 raise damaged(
-                    f"{part.size // 8} initialisers and finalisers; more than {MAX_STARTS} are refused"
+                    f"{part.size // 8} initialisers and finalisers; more than {MAX_STARTS} are "
+                    "refused"
                 )
             for index in range(part.size // 8):
                 slot = part.address + 8 * index

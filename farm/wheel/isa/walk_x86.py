@@ -121,7 +121,9 @@ class Walk(CodeWalker):
             self.boring.add(instruction.code)
 
     def _note_address(self, instruction: "iced_x86.Instruction", *, is_load: bool) -> None:
-        """Note an address that code takes (`lea`), or a pointer that it loads from a fixed place."""
+        """Note an address that code takes (`lea`), or a pointer that it loads from a fixed
+        place.
+        """
         address = instruction.ip_rel_memory_address
         if not is_load:
             if self.loaded is None:

@@ -1,8 +1,8 @@
 """One container profile (farm/engines/docker.py): `docker inspect` of a running build, and what it
 finds itself.
 
-What the engines cannot have in common stands here as in docs/how-to/dispatch.md: a swarm service has the
-node's network and swap, and its program, not the engine, gives up new privileges.
+What the engines cannot have in common stands here as in docs/how-to/dispatch.md: a swarm service
+has the node's network and swap, and its program, not the engine, gives up new privileges.
 """
 
 import time

@@ -1,5 +1,5 @@
-"""The steps of the release workflow, run here as GitHub runs them, but for what needs GitHub: what is
-made is installed and used outside of the tree, on each Python that this machine has.
+"""The steps of the release workflow, run here as GitHub runs them, but for what needs GitHub: what
+is made is installed and used outside of the tree, on each Python that this machine has.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""The five commands of docs/tutorials/k40-in-ten-minutes.md, as an ordinary user types them in a home of his
-own.
+"""The five commands of docs/tutorials/k40-in-ten-minutes.md, as an ordinary user types them in a
+home of his own.
 
 Canary takes PyTorch's place, as the page proposes, since PyTorch takes hours; there is no card.
 """

@@ -1,5 +1,5 @@
-"""docs/how-to/index-handbook.md, command by command as it stands there, against Ceph's gateway, nginx and
-Amazon's client.
+"""docs/how-to/index-handbook.md, command by command as it stands there, against Ceph's gateway,
+nginx and Amazon's client.
 """
 
 import os

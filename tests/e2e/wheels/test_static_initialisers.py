@@ -101,7 +101,9 @@ CHOSEN = (
 def test_an_initialiser_that_calls_avx2_code_through_pointers(
     compiled, how: str, flags: list[str]
 ) -> None:
-    """Where the compiler leaves the pointers, what runs is open, and the emulated import decides."""
+    """Where the compiler leaves the pointers, what runs is open, and the emulated import
+    decides.
+    """
     raw = compiled(POINTERS + CALLED[how], *flags)
     scan = scan_starts(raw, read_elf(raw), "avx")
     features = {find.feature for find in scan.result.beyond}

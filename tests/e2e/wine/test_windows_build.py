@@ -252,8 +252,8 @@ def test_the_wheel_its_libraries_and_the_log_are_where_the_last_line_says(machin
     last = out.strip().splitlines()[-1]
     digest = machine.plan.digest[:12]
     assert (
-        rf'C:\farm\out\{digest}\wheel\torch-1.whl; next: farm repair "C:\farm\out\{digest}\wheel\torch-1.whl"'
-        in last
+        rf"C:\farm\out\{digest}\wheel\torch-1.whl; next: farm repair "
+        rf'"C:\farm\out\{digest}\wheel\torch-1.whl"' in last
     )
     assert last[0].isdigit(), "every line begins with its time"
     assert last in machine.log.read_text()
@@ -442,7 +442,10 @@ def test_a_visual_studio_that_is_not_whole_is_refused(machine):
             3,
             True,
         ), out
-    command = r'setup.exe" modify --passive --norestart --installPath "C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools" --add '
+    command = (
+        r'setup.exe" modify --passive --norestart --installPath "C:\Program Files '
+        r'(x86)\Microsoft Visual Studio\2019\BuildTools" --add '
+    )
     for gone in (build, machine.c / INSTALLED / "VC/Tools/MSVC/14.29.30133/bin/Hostx64/x64/cl.exe"):
         machine.visual_studio()
         gone.unlink()
@@ -956,7 +959,8 @@ def image(machine, tmp_path):
         ("20348", None, "4.8-windowsservercore-ltsc2022", None),
         ("26100", None, "4.8.1-windowsservercore-ltsc2025", None),
         ("26100", "ltsc2022", "4.8-windowsservercore-ltsc2022", None),
-        ("20348", "ltsc2019", None, "build 20348 of Windows does not run ltsc2019 under process isolation; it runs: ltsc2022"),
+        ("20348", "ltsc2019", None, ("build 20348 of Windows does not run ltsc2019 under process isolation; it runs: "
+    "ltsc2022")),
     ],
 )  # fmt: skip
 def test_the_base_image_is_chosen_by_the_build_of_the_host(

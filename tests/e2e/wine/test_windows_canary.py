@@ -161,7 +161,9 @@ def typed(page):
 
 
 def kept_logs(c, folder):
-    """The ends of all logs of builds on drive C, which are gone after the test: whole in `folder`."""
+    """The ends of all logs of builds on drive C, which are gone after the test: whole in
+    `folder`.
+    """
     ends = []
     for log in sorted(c.glob("farm/out/*/build.log")):
         text = log.read_text(errors="replace")
@@ -227,8 +229,8 @@ def drive(toolchain, tmp_path):
 
 
 def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, plan, tmp_path):
-    """docs/how-to/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes no
-    junction.
+    """docs/how-to/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes
+    no junction.
     """
     page, digest, farm = (
         (ROOT / "docs/how-to/windows.md").read_text(),

@@ -1,8 +1,8 @@
 """build.cmd killed, cut off, without room or network: a true message, and the next run goes on.
 
-docs/how-to/windows.md has the table. Compilers, Python packages and Visual Studio are stand-ins. Real are
-git and curl (this machine's, by relay.py), the installer of NVIDIA's archives in Windows' Python,
-and the full or read-only disk.
+docs/how-to/windows.md has the table. Compilers, Python packages and Visual Studio are stand-ins.
+Real are git and curl (this machine's, by relay.py), the installer of NVIDIA's archives in Windows'
+Python, and the full or read-only disk.
 """
 
 import hashlib

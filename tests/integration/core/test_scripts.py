@@ -15,7 +15,7 @@ import pytest
 from farm.base import failures
 from tests.servers.threads import Handler, answered_by
 
-# --- install_debian_cuda.py -----------------------------------------------------------------------
+# --- install_debian_cuda.py ---
 
 
 def ar(members):
@@ -335,7 +335,7 @@ def test_a_bad_manifest_is_exit_code_2(apt, script, tmp_path):
     assert script("install_debian_cuda.py").returncode == 2
 
 
-# --- collect_libraries.py -------------------------------------------------------------------------
+# --- collect_libraries.py ---
 
 
 def test_libraries_of_the_system_are_collected_and_those_of_the_wheel_are_not(
@@ -445,7 +445,7 @@ def test_one_wheel_is_expected(tmp_path, script, count):
     )
 
 
-# --- prove_toolchain.py ---------------------------------------------------------------------------
+# --- prove_toolchain.py ---
 
 COMPILER = """\
 import pathlib, sys
@@ -499,7 +499,7 @@ def test_a_compiler_that_is_not_there(script):
     )
 
 
-# --- apt_sections.sh ------------------------------------------------------------------------------
+# --- apt_sections.sh ---
 
 
 def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
@@ -534,7 +534,7 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
     subprocess.run(["sh", "-c", text], check=True, cwd=lists)
 
 
-# --- run_build.py ---------------------------------------------------------------------------------
+# --- run_build.py ---
 
 
 @pytest.mark.parametrize(

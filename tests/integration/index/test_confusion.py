@@ -1,5 +1,6 @@
-"""A stranger's package of the same name and a higher version, on the index that the user's installer
-asks (dependency confusion), is not installed by any line that the farm prints, nor by its own test.
+"""A stranger's package of the same name and a higher version, on the index that the user's
+installer asks (dependency confusion), is not installed by any line that the farm prints, nor by its
+own test.
 """
 
 import functools

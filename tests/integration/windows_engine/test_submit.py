@@ -1,5 +1,5 @@
-"""`farm submit --platform windows --on docker`: a run from end to end on a stand-in for Docker's engine
-on Windows Server, which behaves as documented. Nothing of this ran on Windows.
+"""`farm submit --platform windows --on docker`: a run from end to end on a stand-in for Docker's
+engine on Windows Server, which behaves as documented. Nothing of this ran on Windows.
 """
 
 import json

@@ -25,7 +25,7 @@ class Recorder(Watcher):
         self.done.append((done, total))
 
 
-# --- job ------------------------------------------------------------------------------------------
+# --- job ---
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_compiler_cache_is_one_package_s_of_one_project(plan):
     assert "/farm/ccache" not in kept(plan, "a")
 
 
-# --- output ---------------------------------------------------------------------------------------
+# --- output ---
 
 
 class Engine:
@@ -158,7 +158,7 @@ def test_progress_of_ninja(line, expected):
     assert (match and match.groups()) == expected
 
 
-# --- end ------------------------------------------------------------------------------------------
+# --- end ---
 
 
 def log_of(tmp_path, text):
@@ -203,7 +203,7 @@ def test_one_wheel_is_expected(tmp_path):
         the_wheel(tmp_path)
 
 
-# --- what is left of a run ------------------------------------------------------------------------
+# --- what is left of a run ---
 
 
 def test_steps_are_kept_in_order_with_their_outcomes():

@@ -209,7 +209,7 @@ def test_hostile_text_is_shown_without_its_control_characters(farm, project):
     failed(farm("--project", project, "plan", *CANARY), 2)
 
 
-# --- show -----------------------------------------------------------------------------------------
+# --- show ---
 
 
 def test_errors_are_explained_line_by_line(capsys):

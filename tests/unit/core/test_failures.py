@@ -134,8 +134,10 @@ def test_what_a_recipe_lacks(log, advice):
 @pytest.mark.parametrize(
     ("log", "cause"),
     [
-        ("error: package `clap v4.5` cannot be built because it requires rustc 1.74 or newer, while", "older than"),
-        ("error: failed to parse lock file\nCaused by:\n  lock file version `4` was found, but this version of Cargo does not understand this lock file", "older than"),
+        (("error: package `clap v4.5` cannot be built because it requires rustc 1.74 or newer, "
+    "while"), "older than"),
+        (("error: failed to parse lock file\nCaused by:\n  lock file version `4` was found, but "
+    "this version of Cargo does not understand this lock file"), "older than"),
         ("LookupError: setuptools-scm was unable to detect version for /farm/src.", "takes its version from git"),
         ("error: can't find Rust compiler", "does not have"),
         ("ERROR Cargo, the Rust package manager, is not installed or is not on PATH.", "does not have"),
@@ -214,7 +216,10 @@ def test_the_build_reads_its_own_log_as_the_farm_does(tmp_path):
             "take another CUDA or toolset",
         ),
         (
-            "a.h(3): fatal error C1083: Cannot open include file: 'cudnn.h': No such file or directory",
+            (
+                "a.h(3): fatal error C1083: Cannot open include file: 'cudnn.h': No such file or "
+                "directory"
+            ),
             "a header of CUDA or cuDNN is missing",
             "the folder of CUDA",
         ),
@@ -238,7 +243,8 @@ def test_inspect_explains_the_log_of_a_build_as_one(log, cause, cure, tmp_path, 
 def test_inspect_explains_what_torch_compile_starts_as_before(tmp_path, capsys):
     log = (
         "torch._inductor.exc.InductorError: CppCompileError: C++ compile error\n"
-        "cpp_prefix.h(3): fatal error C1083: Cannot open include file: 'omp.h': No such file or directory"
+        "cpp_prefix.h(3): fatal error C1083: Cannot open include file: 'omp.h': No such file or "
+        "directory"
     )
     assert main(["inspect", str(tmp_path), "--explain", log]) == 0
     assert "INCLUDE is not set" in capsys.readouterr().out

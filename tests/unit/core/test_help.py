@@ -1,4 +1,6 @@
-"""The help of each command: two examples that can be typed, a text for each option, the terminal's width."""
+"""The help of each command: two examples that can be typed, a text for each option, the
+terminal's width.
+"""
 
 import argparse
 import shlex

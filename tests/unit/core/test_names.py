@@ -1,5 +1,5 @@
-"""Names that say nothing (`found`, `each`, `known`) are not given to variables of the packages that are
-clean of them. A package joins `CLEAN` when its last one is gone.
+"""Names that say nothing (`found`, `each`, `known`) are not given to variables of the packages that
+are clean of them. A package joins `CLEAN` when its last one is gone.
 """
 
 import ast

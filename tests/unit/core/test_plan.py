@@ -106,7 +106,7 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
     }
 
 
-# --- origins --------------------------------------------------------------------------------------
+# --- origins ---
 
 
 def test_the_origin_of_each_rank(project, farm):
@@ -205,7 +205,7 @@ def test_a_value_of_the_wrong_kind_is_a_usage_error(root, options, message):
     assert str(caught.value) == message
 
 
-# --- versions and arch lists ----------------------------------------------------------------------
+# --- versions and arch lists ---
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_what_the_wheel_promises(root):
     assert (plan.source.kind, plan.source.tag) == ("git", "v2.0.1")
 
 
-# --- digest, file ---------------------------------------------------------------------------------
+# --- digest, file ---
 
 
 def test_a_rule_of_verify_does_not_orphan_what_was_built(root):
@@ -448,7 +448,7 @@ def test_whatever_a_value_holds_the_script_only_sets_it(root, values):
     assert seen["MAX_JOBS"] == seen["CMAKE_BUILD_PARALLEL_LEVEL"] == seen["CARGO_BUILD_JOBS"] == "1"
 
 
-# --- source trees ---------------------------------------------------------------------------------
+# --- source trees ---
 
 
 def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):

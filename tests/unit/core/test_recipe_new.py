@@ -277,7 +277,8 @@ def test_requirements_are_those_of_pyproject_else_what_setup_imports(tmp_path):
     assert found == {"a>1", "torch"}
     assert notes == [
         (
-            "pyproject.toml requires 'c @ git+https://x.example/c': add its wheel to build_requires "
+            "pyproject.toml requires 'c @ git+https://x.example/c': add its wheel to "
+            "build_requires "
             "by hand"
         )
     ]

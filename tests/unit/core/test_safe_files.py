@@ -49,7 +49,9 @@ def watching_opens(of_path):
 
 
 class OtherUser:
-    """Counts the opens of files of a folder, and before each open after the first swaps the file."""
+    """Counts the opens of files of a folder, and before each open after the first swaps the
+    file.
+    """
 
     def __init__(self, folder, swap):
         self.folder = str(folder)

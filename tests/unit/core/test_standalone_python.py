@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "dockerfiles" / "scripts" / "install_python.py"
 
 
-# --- plans ----------------------------------------------------------------------------------------
+# --- plans ---
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -173,7 +173,7 @@ def test_an_emulated_image_for_arm_gets_compilers_of_the_engines_machine(variant
     }
 
 
-# --- the script that installs it ------------------------------------------------------------------
+# --- the script that installs it ---
 
 SYSCONFIG = """build_time_vars = {
  'AR': '/tools/llvm/bin/llvm-ar', 'CC': '/tools/llvm/bin/clang -pthread', 'CXX': 'clang++ -pthread',

@@ -55,7 +55,7 @@ def tree(folder):
     }
 
 
-# --- pack -----------------------------------------------------------------------------------------
+# --- pack ---
 
 
 def source(folder):
@@ -129,7 +129,7 @@ def test_what_was_packed_is_unpacked(tmp_path_factory, files):
     assert sorted(p.name for p in written) == sorted(files)
 
 
-# --- unpack ---------------------------------------------------------------------------------------
+# --- unpack ---
 
 
 def refusal(data, dest, limit=LIMIT):

@@ -1,5 +1,5 @@
-"""docs/how-to/windows.md by the letter: its commands exist, and what it says that appears is what the
-scripts print.
+"""docs/how-to/windows.md by the letter: its commands exist, and what it says that appears is what
+the scripts print.
 """
 
 import contextlib

@@ -1,4 +1,6 @@
-"""Many builds at once: patterns in `farm plan`, and the question before `farm submit` queues them."""
+"""Many builds at once: patterns in `farm plan`, and the question before `farm submit` queues
+them.
+"""
 
 import json
 

@@ -68,7 +68,8 @@ APT = [
     "\r              \r",
     "\r7% [6 media-types 0 B/26.1 kB 0%]",
     (
-        "\r                    \rGet:20 http://mirror.example/debian bookworm/main python3.11 amd64 "
+        "\r                    \rGet:20 http://mirror.example/debian bookworm/main python3.11 "
+        "amd64 "
         "3.11.2 [574 kB]\n"
     ),
     "\r38% [37 libgomp1 0 B/116 kB 0%]",

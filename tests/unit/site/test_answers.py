@@ -1,4 +1,6 @@
-"""The page's program and the command have the same rules: random questions and names, asked of both."""
+"""The page's program and the command have the same rules: random questions and names, asked of
+both.
+"""
 
 import random
 from pathlib import Path

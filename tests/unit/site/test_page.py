@@ -1,4 +1,6 @@
-"""The page answers as the command does: the page itself runs, with texts that people type and paste."""
+"""The page answers as the command does: the page itself runs, with texts that people type and
+paste.
+"""
 
 import random
 from pathlib import Path

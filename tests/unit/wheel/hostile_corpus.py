@@ -77,7 +77,7 @@ def with_library(
     )
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- names ---
 for _name, _path, _says in [
     ("traversal", "../evil.py", "normal form"),
     ("traversal-inside", "canary/../../evil.py", "normal form"),
@@ -134,7 +134,7 @@ plus(
     Member("canary/a.py", extra=struct.pack("<2HBI", 0x7075, 8, 1, 0) + b"x.y"),
 )
 
-# --- links and other kinds -------------------------------------------------------------------------------------------
+# --- links and other kinds ---
 for _name, _target, _says in [
     ("absolute", b"/etc/passwd", "unsafe path|out of"),
     ("climbs", b"../../etc/passwd", "out of the wheel"),
@@ -155,7 +155,7 @@ plus("kind-fifo", "neither a file", Member("canary/pipe", mode=FIFO))
 plus("kind-device", "neither a file", Member("canary/sda", mode=0o060644))
 plus("kind-folder-with-content", "folder with content", Member("canary/d/", b"evil", mode=DIR))
 
-# --- sizes, sums, methods --------------------------------------------------------------------------------------------
+# --- sizes, sums, methods ---
 _ZEROS = 100 << 20
 
 
@@ -229,7 +229,7 @@ CASES["deflate-incomplete-code"] = Case(
 )
 plus("deflate-nothing", "cut off|length", Member("canary/a", b"", raw=b""))
 
-# --- the archive's own structure -------------------------------------------------------------------------------------
+# --- the archive's own structure ---
 plus("zip-comment", "end record", comment=b"#!/bin/sh")
 plus("zip-prefix", "belong to no member|not where", prefix=b"#!/bin/sh\n")
 plus("zip-gap", "belong to no member", gap=b"evil")
@@ -295,7 +295,7 @@ CASES["two-archives"] = Case(
 CASES["gzip"] = Case(lambda _: b"\x1f\x8b\x08" + bytes(100), "end record")
 CASES["empty-archive"] = Case(lambda _: pack([]), "dist-info")
 
-# --- RECORD, METADATA, WHEEL -----------------------------------------------------------------------------------------
+# --- RECORD, METADATA, WHEEL ---
 _ZERO_HASH = b"sha256=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 _OWN = f"{INFO}/RECORD,,\n".encode()
 with_info("record-missing", "missing", RECORD=None)
@@ -372,7 +372,7 @@ CASES["info-twice"] = Case(
     "dist-info folders",
 )
 
-# --- ELF -------------------------------------------------------------------------------------------------------------
+# --- ELF ---
 
 
 def patched(offset: int, layout: str, *values: int, **kwargs: Any) -> Callable[[Kit], bytes]:
@@ -474,7 +474,7 @@ with_library("elf-symbols-beyond", "beyond the end", lambda kit: _symbols(kit, 1
 with_library("elf-symbols-many", "symbols; more than", _many_symbols, "ok")
 
 
-# --- fat binaries ----------------------------------------------------------------------------------------------------
+# --- fat binaries ---
 
 
 def with_fatbin(name: str, says: str, make: Callable[[Kit], bytes], repair: str = "ok") -> None:
@@ -516,7 +516,7 @@ for _name, _entry in [
     )
 
 
-# --- PE --------------------------------------------------------------------------------------------------------------
+# --- PE ---
 
 
 for _name, _says, _raw in [

@@ -1,5 +1,5 @@
-"""uv, Poetry, PDM and pip-tools by the tables of docs/reference/wheel-index.md: nothing yanked is locked or
-installed.
+"""uv, Poetry, PDM and pip-tools by the tables of docs/reference/wheel-index.md: nothing yanked is
+locked or installed.
 """
 
 from pathlib import Path
