@@ -182,7 +182,7 @@ def test_the_newest_wheel_that_is_not_withdrawn_is_taken(published, tmp_path):
     [
         ("https://x.org/a/whl/sm35-avx/simple/", ("https://x.org/a/", "sm35-avx")),
         ("https://x.org/whl/sm35-avx/simple", ("https://x.org/", "sm35-avx")),
-        ("https://pypi.org/simple", None),
+        ("https://index.example/simple", None),
         ("https://download.pytorch.org/whl/cu118", None),
     ],
 )
