@@ -33,7 +33,9 @@ def larger_canary(folder: Path, files: int, *, ccache: bool) -> Path:
     folder.
     """
     token = uuid.uuid4().hex
-    shutil.copytree(ROOT / "farm", folder / "farm", ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("farm", "ci", "dockerfiles"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     recipe = folder / "farm/recipes/canary"
     for number in range(files):
         (recipe / f"src/csrc/heavy_{number}.cpp").write_text(
