@@ -207,7 +207,7 @@ def test_ctrl_c_leaves_no_image_without_a_name(client, imported, debootstrap, mo
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("farm.engines.images.tag_first", interrupted)
+    monkeypatch.setattr("farm.engines.base_images.tag_first", interrupted)
     with pytest.raises(KeyboardInterrupt):
         base_image(
             client, "test-interrupted", ABSENT, pull_timeout_s=5, mirror=None, line=lambda _: None

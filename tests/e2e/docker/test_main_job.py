@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,14 @@ def test_every_step_ran_and_the_wheel_is_what_its_name_says(finished):
 def test_a_user_installs_it_with_the_printed_line_and_multiplies(finished, tmp_path):
     _, document = finished
     python = make_environment(tmp_path / "env", Path(sys.executable))
-    command = [sys.executable, "-m", "pip", "--python", str(python), *document["pip"].split()[1:]]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        *shlex.split(document["pip"])[1:],
+    ]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | {
         "PIP_CONFIG_FILE": os.devnull
     }

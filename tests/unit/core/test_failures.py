@@ -248,3 +248,16 @@ def test_inspect_explains_what_torch_compile_starts_as_before(tmp_path, capsys):
     )
     assert main(["inspect", str(tmp_path), "--explain", log]) == 0
     assert "INCLUDE is not set" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "is_error"),
+    [
+        ("sccache: 0.16.0 is there already", False),  # fetch_tools.py, of a tool that it keeps
+        ("git: 2.47.1 is there already", False),
+        ("sccache: error: failed to execute compile", True),
+        ("sccache: caused by: Failed to send data to or receive data from server", True),
+    ],
+)
+def test_a_tool_that_is_there_already_is_no_error(line, is_error):
+    assert failures.errors([line]) == ([line] if is_error else [])
