@@ -60,7 +60,7 @@ def _drivers(stack: Stack) -> list[str]:
     return sorted(drivers, key=lambda text: (abs(number(text)[0] - near), number(text)))
 
 
-def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
+def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:  # noqa: C901 a case a field
     """Fields of the stack with other values, to get another `field`, closest first."""
     variant = stack.variant
     if field == "python":
