@@ -25,6 +25,13 @@ int use(Own& own, const std::string& text) {{
 """
 
 
+def copy_farm(folder: Path) -> None:
+    """A copy of the farm's code, with the channels and templates that come with it."""
+    for part in ("farm", "ci", "dockerfiles"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+
+
 def larger_canary(folder: Path, files: int, *, ccache: bool) -> Path:
     """A copy of the farm's code in `folder`, with a canary of `files` more sources; each takes
     about a second.
@@ -33,9 +40,7 @@ def larger_canary(folder: Path, files: int, *, ccache: bool) -> Path:
     folder.
     """
     token = uuid.uuid4().hex
-    for part in ("farm", "ci", "dockerfiles"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+    copy_farm(folder)
     recipe = folder / "farm/recipes/canary"
     for number in range(files):
         (recipe / f"src/csrc/heavy_{number}.cpp").write_text(

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,6 +18,7 @@ from farm.run.run import submit
 from farm.run.workspace import Watcher, Workspace, open_journal
 from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
+from tests.larger_canary import copy_farm
 from tests.plans import plan_of
 
 HERE = Path(__file__).parent
@@ -213,9 +213,7 @@ def no_tree(farm, client):
 @pytest.mark.usefixtures("no_tree")
 def test_a_compile_error_is_exit_code_5_with_the_failing_lines_and_the_log(farm, tmp_path):
     code = tmp_path / "code"
-    shutil.copytree(
-        HERE.parents[2] / "farm", code / "farm", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    copy_farm(code)
     broken = code / "farm/recipes/canary/src/csrc/tensor.cpp"
     broken.write_text(broken.read_text() + "\n#error this line is wrong\n")
     result = type(farm)(farm.project, code).submit()

@@ -25,9 +25,9 @@ from tests.e2e.wine.windows_python import PARTS, pip, windows_path
 from tests.e2e.wine.windows_toolchain import ROOT
 
 TIMEOUT_S = 300
-# What the scripts say by themselves, whatever the environment.
+# What the scripts say by themselves, whatever the environment, and the compiler that build.cmd finds on the machine.
 OWN = {
-    "BUILD_PYTHON", "CMAKE_BUILD_TYPE", "CMAKE_GENERATOR", "CMAKE_INSTALL_PREFIX", "CMAKE_PREFIX_PATH",
+    "BUILD_PYTHON", "CUDA_HOST_COMPILER", "CMAKE_BUILD_TYPE", "CMAKE_GENERATOR", "CMAKE_INSTALL_PREFIX", "CMAKE_PREFIX_PATH",
     "NUMPY_INCLUDE_DIR",
     "PYTHON_EXECUTABLE", "PYTHON_INCLUDE_DIR", "PYTHON_LIBRARY", "Python_EXECUTABLE", "TORCH_BUILD_VERSION",
     "USE_NUMPY",
