@@ -100,7 +100,7 @@ def test_a_new_option_brings_its_packages_and_the_plan_says_what_it_replaces(
         plan = json.loads(extended_farm(*PLAN, "--lto", "thin").stdout)
         assert "lld" in plan["apt"]
         assert "lld" not in json.loads(extended_farm(*PLAN).stdout)["apt"]
-        shown = extended_farm(*PLAN[:-1], "--lto", "thin").stdout
+        shown = extended_farm(*PLAN[:-1], "--all", "--lto", "thin").stdout
         assert re.search(r"^env USE_LTO +thin +--lto$", shown, re.MULTILINE)
         assert "--lto, in place of 'Release' of recipe canary" in shown
     finally:
