@@ -7,6 +7,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
 # ESC sequences: CSI, OSC, two characters
@@ -71,6 +72,12 @@ def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> li
     import difflib  # noqa: PLC0415 slow to import
 
     return difflib.get_close_matches(name, known, n=count, cutoff=0.6)
+
+
+def first_of(names: Sequence[str], limit: int) -> str:
+    """The first `limit` names, and how many more there are: `a, b and 3 more`."""
+    tail = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + tail
 
 
 def duration(seconds: float) -> str:

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from farm.base.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
 from farm.base.temporary import temporary_folder
-from farm.base.text import plain, printable
+from farm.base.text import first_of, plain, printable
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.transfer import storing, too_large
@@ -887,10 +887,10 @@ def _wrong_branches(api: GithubApi, default: str) -> list[str]:
     rules = [(rule.type, rule.name) for rule in api.deployment_rules(RELEASE)]
     if rules == [("branch", default)]:
         return []
-    branches = ", ".join(f"{kind} {printable(name)}" for kind, name in rules[:SHOWN]) or "nothing"
-    remainder = f" and {len(rules) - SHOWN} more" if len(rules) > SHOWN else ""
+    names = [f"{kind} {printable(name)}" for kind, name in rules]
+    branches = first_of(names, SHOWN) or "nothing"
     where = (
         f"Settings, Environments, {RELEASE}, 'Deployment branches and tags': the branch "
         f"{default} alone"
     )
-    return [f"{branches}{remainder} may publish: {where}"]
+    return [f"{branches} may publish: {where}"]

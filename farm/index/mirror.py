@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.base.temporary import temporary_folder
+from farm.base.text import first_of
 from farm.index import pages
 from farm.index.layout import (
     CATALOGUE,
@@ -131,10 +132,9 @@ def _check_nothing_lost(copied_pages: dict[str, bytes], stored: set[str], copied
             missing |= {record_key(name), wheel_key(name), metadata_key(name)} - stored
     missing |= set(_below(copied, ("records/", "events/"))) - stored
     if missing:
-        examples = ", ".join(sorted(missing)[:MAX_NAMED])
-        remainder = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+        examples = first_of(sorted(missing), MAX_NAMED)
         raise VerificationFailedError(
-            f"the index lost objects, and its copy was left as it is: {examples}{remainder}",
+            f"the index lost objects, and its copy was left as it is: {examples}",
             hint="if wheels were removed meanwhile, run it again; else bring back what was lost: "
             "docs/how-to/index-handbook.md#backup-and-restore",
         )

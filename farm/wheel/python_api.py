@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
+from farm.base.text import first_of
 from farm.wheel.elf import Symbols
 from farm.wheel.library import Library
 from farm.wheel.pe import DllSymbols
@@ -126,12 +127,19 @@ def wrong_names(
             elif _is_absent(entry, target.minor) and isinstance(symbols, Symbols):
                 outside.append(name)
         if outside and target.stable:
-            yield f"takes {_listed(outside)}, not in the stable ABI that the tag abi3 promises"
+            yield (
+                f"takes {first_of(outside, _MAX_LISTED)}, not in the stable ABI that the tag "
+                "abi3 promises"
+            )
         elif outside:
-            yield f"takes {_listed(outside)}, which Python 3.{target.minor} does not have"
+            yield (
+                f"takes {first_of(outside, _MAX_LISTED)}, which Python 3.{target.minor} does "
+                "not have"
+            )
         for since, names in sorted(newer.items()):
             yield (
-                f"takes {_listed(names)}, in the stable ABI since 3.{since}; the tag is for "
+                f"takes {first_of(names, _MAX_LISTED)}, in the stable ABI since 3.{since}; the "
+                "tag is for "
                 f"3.{target.minor} and newer"
             )
 
@@ -142,8 +150,3 @@ def _is_absent(entry: ApiName, minor: int) -> bool:
     absent_before = max((version for version in versions if version < entry.first), default=-1)
     absent_after = min((version for version in versions if version > entry.last), default=None)
     return minor <= absent_before or (absent_after is not None and minor >= absent_after)
-
-
-def _listed(names: list[str]) -> str:
-    tail = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + tail

@@ -129,10 +129,10 @@ def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]
     patterns = [pattern for wheel in wheels for pattern in wheel.libraries]
     # Either of the two may be the pattern, and the other a whole name.
     return [
-        opened
-        for opened in opens
+        pattern
+        for pattern in opens
         if not any(
-            fnmatchcase(opened, pattern_of_wheel) or fnmatchcase(pattern_of_wheel, opened)
+            fnmatchcase(pattern, pattern_of_wheel) or fnmatchcase(pattern_of_wheel, pattern)
             for pattern_of_wheel in patterns
         )
     ]

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
 
+from farm.base.text import first_of
 from farm.wheel.elf import Symbols
 from farm.wheel.library import Library
 from farm.wheel.needs import Answer, Need
@@ -80,18 +81,13 @@ def missing_names(
                 *_missing_unversioned(library, table, needs_of, exported, tags),
             ]
             if missing:
-                yield library.path, f"undefined symbol: {_first(sorted(missing))}"
+                yield library.path, f"undefined symbol: {first_of(sorted(missing), _MAX_LISTED)}"
 
 
 def given_names(symbols: _Tables) -> frozenset[str]:
     """All names that the ELF libraries give to others."""
     tables = [table.exports for table in symbols.values() if isinstance(table, Symbols)]
     return frozenset().union(*tables)
-
-
-def _first(names: list[str]) -> str:
-    tail = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + tail
 
 
 def _missing_versioned(
@@ -209,7 +205,7 @@ def _not_exported(
             )
             reason = NEWER_WINDOWS
         if missing:
-            yield library.path, f"takes {_first(missing)} from {dll}, {reason}"
+            yield library.path, f"takes {first_of(missing, _MAX_LISTED)} from {dll}, {reason}"
 
 
 def _windows_lacks(dll: str, name: str, machine: str) -> bool:
