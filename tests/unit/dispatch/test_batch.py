@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from farm.cli import batch, builds
+from farm.cli import plan as plan_command
 from farm.cli import runs as runs_commands
 from farm.cli.live_runs import LiveRuns
 from farm.cli.main import main
@@ -280,3 +281,42 @@ def test_a_table_is_no_higher_than_the_screen_and_shows_first_what_runs(screen):
     assert len(lines) <= 8
     assert "run-99" in lines[1]
     assert "… and 16 more" in lines[-1]
+
+
+@pytest.fixture
+def cluster(project, tmp_path, monkeypatch):
+    """A cluster that answers by scripts: `sinfo` and `sacctmgr` print what is given."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    path = project / "ci/farm.yaml"
+    slurm = "slurm: {folder: /shared/farm, partition: gpu, qos: short}"
+    path.write_text(path.read_text().replace("slurm: null", slurm))
+
+    def answer(program, script):
+        (programs / program).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / program).chmod(0o755)
+
+    return answer
+
+
+def test_plan_names_the_limit_of_a_partition(project, cluster, capsys):
+    cluster("sinfo", "echo 'partition|gpu|5:00'")
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    text = "a job gets 5 of the recipe's 15 minutes: the limit of partition gpu"
+    assert text in " ".join(capsys.readouterr().out.split())
+
+
+def test_plan_names_the_limit_of_a_qos(project, cluster, capsys):
+    cluster("sinfo", "echo 'partition|gpu|2-00:00:00'")
+    cluster("sacctmgr", 'case "$*" in *qos*) echo "short|00:07:00";; esac')
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    assert "minutes: the limit of qos short" in " ".join(capsys.readouterr().out.split())
+
+
+def test_plan_is_printed_though_the_cluster_does_not_answer(project, cluster, capsys, monkeypatch):
+    monkeypatch.setattr(plan_command, "CLUSTER_S", 0.2)
+    cluster("sinfo", "exec sleep 20")
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "the time limits there are not known: Slurm on this machine does not answer" in output
