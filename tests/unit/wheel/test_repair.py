@@ -144,6 +144,34 @@ def test_a_library_that_is_nowhere(tmp_path, wheel, libs):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+ARM, X86 = 183, 62
+
+
+@pytest.mark.parametrize(
+    ("tag", "machine", "built_for"),
+    [("linux_x86_64", ARM, "aarch64"), ("linux_aarch64", X86, "x86_64")],
+)
+def test_libraries_of_another_machine_than_the_tags_are_refused(
+    tmp_path, make_elf, make_wheel, tag, machine, built_for
+):
+    files = {"canary/libown.so": make_elf(machine=machine)}
+    path = make_wheel(tmp_path / "in", files, tag=f"cp311-cp311-{tag}")
+    with pytest.raises(VerificationFailedError) as caught:
+        run(path, tmp_path)
+    assert str(caught.value) == (
+        f"its libraries ('canary/libown.so') are for {built_for}, "
+        f"its tag is for {tag.removeprefix('linux_')}"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_program_for_another_machine_goes_along_with_libraries_of_the_tags(
+    tmp_path, make_elf, make_wheel
+):
+    files = {"canary/libown.so": make_elf(machine=X86), "canary/board.so": make_elf(machine=ARM)}
+    assert run(make_wheel(tmp_path / "in", files), tmp_path).tags[0] == "manylinux_2_5_x86_64"
+
+
 def test_excluded_libraries_are_left_out(tmp_path, wheel):
     result = run(wheel, tmp_path, exclude=["libcudart.so.*"])
     assert result.vendored == ()
