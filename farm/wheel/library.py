@@ -397,9 +397,9 @@ def read_contents(
 def _wait(batch: Future[Any], archive: Archive, progress: Progress) -> None:
     """Wait for a task, and say meanwhile how much was read: a member may be gigabytes."""
     total = sum(entry.compressed for entry in archive.members.values())
-    while not batch.done():
-        wait([batch], timeout=_PROGRESS_S)
-        progress(archive.bytes_read, total)
+    while wait([batch], timeout=_PROGRESS_S).not_done:
+        progress(min(archive.bytes_read, total), total)
+    progress(min(archive.bytes_read, total), total)
 
 
 class _Member(NamedTuple):

@@ -75,6 +75,17 @@ def test_what_is_known_of_the_new_wheel_is_what_a_reader_of_it_sees(tmp_path, wh
         assert result.contents.symbols == read.symbols
 
 
+def test_progress_is_told_in_bytes_and_ends_with_all_of_them(tmp_path, wheel, libs):
+    calls = []
+    options = RepairOptions(into="canary", lib_dirs=libs)
+    (tmp_path / "out").mkdir()
+    repair(wheel, tmp_path / "out", options, lambda read, total: calls.append((read, total)))
+    with Archive(wheel) as archive:
+        size = sum(entry.compressed for entry in archive.members.values())
+    assert calls == sorted(calls)
+    assert calls[-1] == (size, size)
+
+
 def test_libraries_tags_and_version(tmp_path, wheel, libs):
     result = run(wheel, tmp_path, lib_dirs=libs, version="1.0+cu118.sm35.avx")
     tags = "manylinux_2_17_x86_64.manylinux2014_x86_64"
