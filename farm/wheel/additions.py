@@ -100,7 +100,8 @@ def collect(
     # Each round may bring libraries with needs of their own; a real chain has a handful of steps.
     for _ in range(_MAX_ROUNDS):
         libraries = [*contents.libraries, *(item.library for item in additions.values())]
-        needs = resolve([library for library in libraries if library.machine == machine], exclude)
+        libraries = [library for library in libraries if library.machine == machine]
+        needs = resolve(libraries, exclude, dll_folders=contents.dll_folders)
         missing = {_key(need): need for need in needs if need.answer is Answer.MISSING}
         if not missing:
             _check_reach(needs, additions, folder)

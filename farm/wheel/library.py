@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import THREADS, Archive, Buffer
+from farm.wheel.dll_folders import added_by_code
 from farm.wheel.elf import (
     ELF_MAGIC,
     LONGEST_NAME,
@@ -314,7 +315,8 @@ class Contents(NamedTuple):
     `symbols`: by member, where they were asked for; a library that cannot be read has none.
     `dispatching`: the libraries that choose code at run time, where a level is promised.
     `dependencies` are the libraries of the wheels that are installed beside it, as far as those
-    were given; `requires` is the Requires-Dist of METADATA.
+    were given; `requires` is the Requires-Dist of METADATA. `dll_folders`: where the package's own
+    code has Windows look for DLLs.
     """
 
     files: dict[str, tuple[str, int]]
@@ -323,6 +325,7 @@ class Contents(NamedTuple):
     requires: tuple[str, ...] = ()
     symbols: Mapping[str, Symbols | DllSymbols] = {}
     dispatching: tuple[str, ...] = ()
+    dll_folders: frozenset[str] = frozenset()
 
 
 def symbols_of(data: Buffer) -> Symbols | DllSymbols:
@@ -390,7 +393,11 @@ def read_contents(
             threads.shutdown(cancel_futures=True)
             raise
     return Contents(
-        files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatching)
+        files=files,
+        libraries=tuple(libraries),
+        symbols=symbols,
+        dispatching=tuple(dispatching),
+        dll_folders=_dll_folders(archive, files, libraries),
     )
 
 
@@ -400,6 +407,16 @@ def _wait(batch: Future[Any], archive: Archive, progress: Progress) -> None:
     while wait([batch], timeout=_PROGRESS_S).not_done:
         progress(min(archive.bytes_read, total), total)
     progress(min(archive.bytes_read, total), total)
+
+
+def _dll_folders(
+    archive: Archive, files: Mapping[str, tuple[str, int]], libraries: Iterable[Library]
+) -> frozenset[str]:
+    dlls = [library.path for library in libraries if library.format == "pe"]
+    if not dlls:
+        return frozenset()
+    sizes = {name: size for name, (_, size) in files.items()}
+    return added_by_code(sizes, dlls, archive.read)
 
 
 class _Member(NamedTuple):

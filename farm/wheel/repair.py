@@ -382,7 +382,12 @@ def _contents_of(old: Contents, changes: _Changes, additions: Sequence[Addition]
         sha256, size = changes.written[path]
         libraries.append(item.library._replace(sha256=sha256, size=size))
         symbols[path] = symbols_of_file(item.source)
-    return Contents(files=files, libraries=tuple(libraries), symbols=symbols)
+    return Contents(
+        files=files,
+        libraries=tuple(libraries),
+        symbols=symbols,
+        dll_folders=old.dll_folders,
+    )
 
 
 def repair(
@@ -466,11 +471,13 @@ def _repair_by_tools(
                 exclude += sorted(set(names) - set(linked))
             run_auditwheel(tool_input, output, libraries_folder, exclude)
         # auditwheel says so, and succeeds, when there is nothing to do.
-        made = next(iter(sorted(output.glob("*.whl"))), tool_input)
+        repaired = next(iter(sorted(output.glob("*.whl"))), tool_input)
         # No library is missing any more: this writes version, requirements, tags and RECORD as for
         # every other wheel.
         without_folders = options._replace(lib_dirs=())
-        result = vendor(made, dest, without_folders, libs, opens, source=wheel, progress=progress)
+        result = vendor(
+            repaired, dest, without_folders, libs, opens, source=wheel, progress=progress
+        )
         tool = "delvewheel" if windows else "auditwheel"
         return result._replace(vendored=_added(before, result.wheel, libs, tool))
 
