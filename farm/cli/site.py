@@ -37,9 +37,9 @@ def run_site(args: argparse.Namespace) -> int:
         )
     # Pages are replaced under conditions, like those of the index.
     check_store(store)
-    own = configured(workspace) or workspace
-    files, changed = build(store, site_source(own))
-    where = public_url(own, INDEX)
+    shown = configured(workspace) or workspace
+    files, changed = build(store, site_source(shown))
+    where = public_url(shown, INDEX)
     line = f"{len(files)} files, {len(changed)} changed: {where}"
     show.answer(args, {"files": len(files), "changed": changed, "where": where}, [line])
     return 0
@@ -61,10 +61,10 @@ def site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
     """
     try:
         workspace = index_workspace(args)
-        own = configured(workspace)
+        addressed = configured(workspace)
         contents = read_all(store)
         # Without what could be built, which takes long and is not compared.
-        source = replace(site_source(own or workspace), project=None)
+        source = replace(site_source(addressed or workspace), project=None)
         files = site_files(contents, source)
     except FarmError:  # no project, or a catalogue or page that the check of the index names
         return []
@@ -81,7 +81,7 @@ def site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
         if withdrawn:
             problem = f"offers {min(withdrawn)}, which was withdrawn: farm site build"
             problems.append(Problem(key, problem, broken=True))
-        elif own is not None and _follows_from_wheels(key):
+        elif addressed is not None and _follows_from_wheels(key):
             problems.append(Problem(key, "is older than the index: farm site build", broken=False))
     return problems
 

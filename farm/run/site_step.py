@@ -53,11 +53,11 @@ def refresh_site(workspace: Workspace, projects: Collection[str] | None = None) 
         store = open_store(workspace.index_url)
         if store.get(KEY) is None:
             return []
-        own = configured(workspace)
-        if own is not None and projects is None:
-            return build(store, site_source(own))[1]
-        if own is not None:
-            return update(store, site_source(own), projects or ())
+        addressed = configured(workspace)
+        if addressed is not None and projects is None:
+            return build(store, site_source(addressed))[1]
+        if addressed is not None:
+            return update(store, site_source(addressed), projects or ())
         problem = "this is not the index of ci/farm.yaml, which has the addresses on them"
     except FarmError as error:
         problem = str(error)
