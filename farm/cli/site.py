@@ -37,9 +37,9 @@ def run_site(args: argparse.Namespace) -> int:
         )
     # Pages are replaced under conditions, like those of the index.
     check_store(store)
-    shown = configured(workspace) or workspace
-    files, changed = build(store, site_source(shown))
-    where = public_url(shown, INDEX)
+    addressed = configured(workspace) or workspace
+    files, changed = build(store, site_source(addressed))
+    where = public_url(addressed, INDEX)
     line = f"{len(files)} files, {len(changed)} changed: {where}"
     show.answer(args, {"files": len(files), "changed": changed, "where": where}, [line])
     return 0

@@ -126,7 +126,7 @@ def changed_files(
     """
     source = _with_known_words(source, contents.wheels)
     changed = Overview.of(contents.wheels, source.words)
-    others = {
+    unchanged = {
         name: standing
         for name, standing in standings.items()
         if parse_wheel_name(name)[0] not in contents.projects
@@ -134,7 +134,7 @@ def changed_files(
     return {
         **_project_pages(contents, source.words),
         **_common_pages(overview.with_projects(contents.projects, changed), source),
-        STANDINGS: render({**others, **_standings(contents.wheels)}),
+        STANDINGS: render({**unchanged, **_standings(contents.wheels)}),
     }
 
 

@@ -216,7 +216,7 @@ def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[R
             group=group,
             version=wheel.version,
             sms=wheel.sms,
-            tags=tuple(sorted({other.tags[0] for other in wheels_of_group})),
+            tags=tuple(sorted({group_wheel.tags[0] for group_wheel in wheels_of_group})),
             verified=wheel.report.code if wheel.report else "",
             without=wheel.without,
             pip=pip,

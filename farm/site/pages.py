@@ -184,8 +184,8 @@ def _standing(build: FarmBuild, overview: Overview) -> str:
     for project, published in overview.builds_of(build.channel):
         is_torch = project == "torch" and published.version.split("+")[0] == build.torch
         if is_torch and (published.group, published.python) == (variant.group, variant.python):
-            here = f"{HERE}: {STATES[published.state]}"
-            return f"{here}; {SHIPPED}: {build.proved}" if build.proved else here
+            in_index = f"{HERE}: {STATES[published.state]}"
+            return f"{in_index}; {SHIPPED}: {build.proved}" if build.proved else in_index
     return build.standing
 
 
@@ -211,8 +211,8 @@ def buildable_page(channels: Iterable[Channel], evidence: Evidence, overview: Ov
     gpus = []
     for gpu in sorted(by_gpu, key=lambda gpu: order.get(gpu, len(order))):
         tested_rows = [row for row in by_gpu[gpu] if row.tested]
-        others = [row for row in by_gpu[gpu] if not row.tested]
-        gpus.append((gpu, _meaning(gpu), tested_rows, others))
+        untested_rows = [row for row in by_gpu[gpu] if not row.tested]
+        gpus.append((gpu, _meaning(gpu), tested_rows, untested_rows))
     return _environment().get_template("buildable.html").render(gpus=gpus)
 
 
@@ -221,8 +221,8 @@ def _tested_here(overview: Overview, channel: str, gpu: str) -> list[str]:
     lines = []
     for project, build in overview.builds_of(channel):
         if build.group.partition("-")[0] == gpu:
-            what = f"{project} {build.version} for {build.group}, {build.python}"
-            lines.append(f"{HERE}: {what}: {STATES[build.state]}")
+            wheel = f"{project} {build.version} for {build.group}, {build.python}"
+            lines.append(f"{HERE}: {wheel}: {STATES[build.state]}")
     return lines
 
 

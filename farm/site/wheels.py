@@ -167,16 +167,16 @@ def wheels(store: Store, projects: Collection[str] | None = None) -> Iterator[Wh
     Costs a request for each project of each group, and one for each record.
     """
     groups_by_name: dict[str, list[str]] = {}
-    listed: dict[str, tuple[str, File]] = {}
+    files_by_name: dict[str, tuple[str, File]] = {}
     for group, project, files in _pages(store, projects):
         for name, file in files.items():
             groups_by_name.setdefault(name, []).append(group)
             # A wheel may be in several groups, and withdrawn from one of them.
-            if name not in listed or withdrawn(file) is None:
-                listed[name] = project, file
+            if name not in files_by_name or withdrawn(file) is None:
+                files_by_name[name] = project, file
     with ThreadPoolExecutor(REQUESTS) as pool:
-        records = pool.map(store.get, map(record_key, listed))
-        for (name, (project, file)), stored in zip(listed.items(), records, strict=True):
+        records = pool.map(store.get, map(record_key, files_by_name))
+        for (name, (project, file)), stored in zip(files_by_name.items(), records, strict=True):
             provenance: Mapping[str, Any] = {}
             if stored is not None:
                 provenance = parse_record(stored.data, record_key(name)).provenance
