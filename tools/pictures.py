@@ -251,8 +251,7 @@ def session() -> str:
         y = 54 + row * LINE
         if line.startswith("✓ "):
             body += text(16, y, "✓", "done")
-            line = f"  {line[2:]}"
-        body += text(16, y, line, kind)
+        body += text(16, y, line.replace("✓", " ", 1), kind)
     title = "A terminal: farm why --official for a GTX 1080 Ti, and farm submit for a Tesla K40"
     return svg(width, height, title, body)
 
