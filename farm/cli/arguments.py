@@ -572,8 +572,9 @@ def add_runners(parser: argparse.ArgumentParser) -> None:
 
 
 def add_clean(parser: argparse.ArgumentParser) -> None:
-    text = "remove only what is older than this: 30d, 12h, 4w (default: all)"
-    parser.add_argument("--older-than", type=_age, default=timedelta(0), metavar="AGE", help=text)
+    text = "remove only what is older than this: 30d, 12h, 4w (default: all; where nothing is said "
+    text += "of age or kind, `retention` of ci/farm.yaml)"
+    parser.add_argument("--older-than", type=_age, default=None, metavar="AGE", help=text)
     _flags(
         parser,
         {
