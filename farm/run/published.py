@@ -120,7 +120,9 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
         return outcomes
     folder = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}"
     if passed_mark(workspace, plan).is_file():
-        outcomes.steps.append(Step("smoke", result="passed here before; `farm smoke` repeats it"))
+        outcomes.steps.append(
+            Step("smoke", result="passed here before; `farm smoke` repeats it", under_way=False)
+        )
         return outcomes
     folder.mkdir(parents=True, exist_ok=True)
     options = SmokeOptions(filenames=(record.filename,))

@@ -29,6 +29,7 @@ from farm.base.yamlfile import first_fault
 from farm.plan.file import Plan
 from farm.run import inputs, preflight, resume
 from farm.run.backends import check_engine, open_backend
+from farm.run.cancellable import CancelledError
 from farm.run.journal import EventKind, Journal, Request, Result, Run, Until
 from farm.run.mainjob import MainJob
 from farm.run.run_state import state_of
@@ -76,6 +77,8 @@ def submit(
             with deferred_interrupts():
                 _stop(workspace, journal, run)
             journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+            if journal.happened(run.id, EventKind.CANCEL):  # by another process, not by Ctrl-C
+                raise CancelledError(f"run {run.id} was cancelled") from error
             raise
         except Exception as error:
             farm_error = error if isinstance(error, FarmError) else system_error(error)
@@ -118,7 +121,14 @@ def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
 def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
     """The steps that were done, into the journal."""
     for step in outcomes.steps:
-        journal.event(run_id, EventKind.STEP, **{**vars(step), "seconds": round(step.seconds, 3)})
+        journal.event(
+            run_id,
+            EventKind.STEP,
+            name=step.name,
+            seconds=round(step.seconds, 3),
+            outcome=step.outcome,
+            result=step.result,
+        )
 
 
 def finish(journal: Journal, run_id: str, error: FarmError) -> None:
