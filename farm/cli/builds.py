@@ -26,7 +26,7 @@ from farm.base.text import plain
 from farm.cli import show
 from farm.cli.advice import advice_for
 from farm.cli.arguments import AGAIN
-from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, confirm
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, confirm, hours_here
 from farm.cli.progress import watching
 from farm.cli.runs import POLL_S, explain_end, lines, say_what_goes_on, summary, wait_for_ends
 from farm.cli.selection import (
@@ -82,6 +82,7 @@ def run_submit(args: argparse.Namespace) -> int:
         ask_if_needless(args, plans[0])
     requests = []
     builds = []
+    hours = hours_here(project, settings, [plan.package for plan in plans]) if several else {}
     for plan in plans:
         on = engine_for(plan, args.on)
         # Only where something is to be published: with --no-publish the wheel itself is wanted.
@@ -93,9 +94,9 @@ def run_submit(args: argparse.Namespace) -> int:
                     args, use_published(workspace, plan, record, test=until == "smoke")
                 )
             if record is not None:
-                builds.append(Build(plan, PUBLISHED))
+                builds.append(Build(plan, PUBLISHED, hours.get(plan.package)))
                 continue
-        builds.append(Build(plan, TO_BUILD))
+        builds.append(Build(plan, TO_BUILD, hours.get(plan.package)))
         requests.append(
             (
                 plan,

@@ -3,7 +3,7 @@
 import argparse
 import platform as system
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from farm import catalog
@@ -12,7 +12,7 @@ from farm.base.text import duration
 from farm.catalog.gpus import is_integrated
 from farm.cli import show
 from farm.cli.advice import Advice, advice_for
-from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, hours_here
 from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
@@ -90,6 +90,7 @@ def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanRe
             *_same_without_a_gpu(plan),
             *_cost(plan),
             *_done_here(project, settings, plan),
+            *_tested_in_the_index(project, settings, plan),
             *_on_slurm(settings, plan),
             *tests,
             *warnings,
@@ -243,7 +244,10 @@ def _run_plans(
         plan = resolve(project, selectors_of(words, project, settings))
         published = find_published(workspace, plan) is not None
         builds[plan.digest] = Build(plan, PUBLISHED if published else TO_BUILD)
-    batch = Batch(list(builds.values()))
+    hours = hours_here(project, settings, [build.plan.package for build in builds.values()])
+    batch = Batch(
+        [replace(build, hours_here=hours.get(build.plan.package)) for build in builds.values()]
+    )
     if args.json:
         show.json_document(batch.to_json())
     else:
@@ -259,6 +263,25 @@ def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
         return []
     with open_journal(project, settings) as journal:
         return list(rows(journal, plan.digest, plan.package))
+
+
+def _tested_in_the_index(project: Path, settings: Settings, plan: Plan) -> Iterator[Line]:
+    """The smoke tests that the project's index keeps of the wheel of this very plan."""
+    from farm.index.backends import open_store
+    from farm.run.published import published_wheel
+    from farm.site.wheels import newest, tests_of
+
+    workspace = Workspace(project, settings, Watcher())
+    try:
+        record = published_wheel(workspace, plan)
+        if record is None:
+            return
+        tests = tests_of(open_store(workspace.index_url), record.filename, record.sha256)
+    except FarmError as error:
+        yield "index", f"not asked for tests of the wheel: {error}"
+        return
+    for test in newest(tests):
+        yield "in the index", f"tested on {test.where}, {test.date}: {test.outcome}"
 
 
 def _on_slurm(settings: Settings, plan: Plan) -> Iterator[Line]:

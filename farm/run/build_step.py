@@ -28,6 +28,7 @@ from farm.run import bundle
 from farm.run.build_job import (
     cache_volume,
     container_cache,
+    cpu_seconds,
     follow,
     judge,
     kept,
@@ -476,6 +477,11 @@ class BuildStep:
             # By a person, at the engine: the farm's own time limit comes before GitHub's.
             run.journal.event(run.run.id, EventKind.CANCEL)
             raise CancelledError(str(observed.text), hint="`farm retry` starts it again")
+        seconds = cpu_seconds(run.folder / "build.log")
+        if seconds is not None:
+            run.journal.event(
+                run.run.id, EventKind.CPU_TIME, None, attempt.id, seconds=round(seconds, 1)
+            )
         if observed.cause is Cause.SITE_LIMIT and self._made_progress(attempt):
             raise SiteLimitError(f"the build was {observed.text}")
         judge(observed, run.folder / "build.log", run.plan.platform)

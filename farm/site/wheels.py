@@ -86,6 +86,16 @@ def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]
     return tests_by_name
 
 
+def tests_of(store: Store, filename: str, sha256: str) -> list[Smoke]:
+    """The smoke tests that the index keeps of one wheel."""
+    tests: list[Smoke] = []
+    for key in sorted(store.list(f"{SMOKE}{filename}/"))[:MAX_REPORTS]:
+        stored = store.get(key)
+        if stored is not None and len(stored.data) <= MAX_REPORT:
+            tests += _tests_in(stored.data, sha256)
+    return tests
+
+
 def _tests_in(data: bytes, wheel: str) -> Iterator[Smoke]:
     """The test that a report tells of; none if it is no report, or about another file than the one
     with this sha256.

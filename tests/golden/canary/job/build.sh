@@ -23,6 +23,8 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
+# The CPU time of this attempt, however it ends: the farm notes what a build costs here.
+trap 'times > "$FARM_ROOT/bin/times" && echo "farm: times $(tr "\\n" " " < "$FARM_ROOT/bin/times")" || true' EXIT
 flock --nonblock 9 || { echo "farm: waits for another build in the same tree: $(cat .farm-holder 2>/dev/null || true)"; flock 9; }
 echo "${FARM_RUN:-a run}" > .farm-holder
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then

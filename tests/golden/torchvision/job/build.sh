@@ -33,6 +33,8 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
+# The CPU time of this attempt, however it ends: the farm notes what a build costs here.
+trap 'times > "$FARM_ROOT/bin/times" && echo "farm: times $(tr "\\n" " " < "$FARM_ROOT/bin/times")" || true' EXIT
 # ccache, for recipes that name it and no launcher: $CXX counts for CMake, setuptools and torch's extensions.
 [ ! -x "/usr/lib/ccache/$CXX" ] || export CXX="/usr/lib/ccache/$CXX"
 export CMAKE_C_COMPILER_LAUNCHER=ccache
