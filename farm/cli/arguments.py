@@ -73,7 +73,9 @@ def _selectors(
         default=[] if several else None,
     )
     if several:
-        group.add_argument("--package", help="what to build (default: torch; with --all: each)")
+        text = "what to build (default: torch; with --all: each); several come from one channel, "
+        text += "those that others need first"
+        group.add_argument("--package", nargs="+", metavar="NAME", help=text)
     elif of_wheel:
         group.add_argument(
             "--package", help="what was built (default: as the wheel is named, else torch)"

@@ -50,7 +50,7 @@ from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import Journal, Request, Run, Until
 from farm.run.pip_commands import pip_request, public_url
-from farm.run.published import listed, use_published
+from farm.run.published import install_lines, listed, use_published
 from farm.run.resume import find_published
 from farm.run.run_state import state_of
 from farm.run.smoke import SmokeOptions, smoke
@@ -110,7 +110,11 @@ def run_submit(args: argparse.Namespace) -> int:
     if not confirm(args, Batch(builds), settings.ask_above, f"{machines} ({on})"):
         show.note("farm: nothing was queued")
         return ExitCode.INTERRUPTED
-    return hand_over(args, workspace, requests, several=several)
+    code = hand_over(args, workspace, requests, several=several)
+    if not (code or args.detach or args.json or until == "verify"):
+        for line in install_lines(workspace, plans):
+            show.say(line)
+    return code
 
 
 def ask_if_needless(args: argparse.Namespace, plan: Plan) -> None:
@@ -166,7 +170,12 @@ def run_retry(args: argparse.Namespace) -> int:
         for old in old_runs
     ]
     several = len(args.run) != 1 or args.failed
-    return hand_over(args, workspace, requests, several=several)
+    code = hand_over(args, workspace, requests, several=several)
+    if not (code or args.detach or args.json):
+        published = [plan for plan, request in requests if request.publishes]
+        for line in install_lines(workspace, published):
+            show.say(line)
+    return code
 
 
 def run_dispatch(args: argparse.Namespace) -> int:

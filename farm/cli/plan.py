@@ -22,6 +22,7 @@ from farm.plan.environment import feature_rows
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
+from farm.plan.package_set import makers_first
 from farm.plan.platforms.base import platform
 from farm.plan.recipe import Recipe, recipe
 from farm.plan.recommend import Machine, buildable_here
@@ -79,6 +80,9 @@ def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanRe
     plan = resolve(project, selectors)
     evidence = load_evidence(project)
     tests = [(label, f"{text} ({source})") for label, text, source in evidence.rows(plan)]
+    done_here = _done_here(project, settings, plan)
+    if not evidence.of(plan) and any(label == "tested here" for label, _ in done_here):
+        tests = []  # that nothing ran to its end is true of what comes with the farm alone
     warnings = [(reason.severity, reason.text) for reason in judge(project, selectors).rules]
     choices = _choices(plan)
     return PlanReport(
@@ -89,7 +93,7 @@ def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanRe
             *feature_rows(plan.features, plan.without),
             *_same_without_a_gpu(plan),
             *_cost(plan),
-            *_done_here(project, settings, plan),
+            *done_here,
             *_tested_in_the_index(project, settings, plan),
             *_on_slurm(settings, plan),
             *tests,
@@ -244,9 +248,10 @@ def _run_plans(
         plan = resolve(project, selectors_of(words, project, settings))
         published = find_published(workspace, plan) is not None
         builds[plan.digest] = Build(plan, PUBLISHED if published else TO_BUILD)
-    hours = hours_here(project, settings, [build.plan.package for build in builds.values()])
+    plans = makers_first([build.plan for build in builds.values()])
+    hours = hours_here(project, settings, [plan.package for plan in plans])
     batch = Batch(
-        [replace(build, hours_here=hours.get(build.plan.package)) for build in builds.values()]
+        [replace(builds[plan.digest], hours_here=hours.get(plan.package)) for plan in plans]
     )
     if args.json:
         show.json_document(batch.to_json())

@@ -2,7 +2,8 @@
 with it.
 """
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -18,7 +19,7 @@ from farm.index.pages import parse_page
 from farm.index.records import Record, parse_record
 from farm.index.stores import Store
 from farm.plan.file import Plan
-from farm.run.pip_commands import pip_line, pip_request, public_url
+from farm.run.pip_commands import pip_line, pip_request, public_url, words_of
 from farm.run.smoke import SmokeOptions, passed_mark, smoke
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.wheel.metadata import parse_wheel_name
@@ -108,6 +109,21 @@ def offer(
     requirement, source = pip_request(workspace, plan, record.filename)
     outcomes.pip_line = pip_line(requirement, source)
     return requirement, source
+
+
+def install_lines(workspace: Workspace, plans: Iterable[Plan]) -> list[str]:
+    """The commands that install the published wheels of plans: one for each variant."""
+    names: dict[tuple[str, str], list[str]] = {}
+    groups = {}
+    for plan in plans:
+        record = published_wheel(workspace, plan)
+        if record is not None:
+            names.setdefault((plan.variant, plan.platform), []).append(record.filename)
+            groups[plan.variant] = plan.parsed_variant.group
+    return [
+        shlex.join(["pip", "install", *words_of(workspace, groups[variant], *filenames)])
+        for (variant, _), filenames in names.items()
+    ]
 
 
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:

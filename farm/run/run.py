@@ -27,6 +27,7 @@ from farm.base.errors import (
 from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.yamlfile import first_fault
 from farm.plan.file import Plan
+from farm.plan.package_set import makers_first
 from farm.run import inputs, preflight, resume
 from farm.run.backends import check_engine, open_backend
 from farm.run.cancellable import CancelledError
@@ -183,12 +184,12 @@ def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]])
 
 def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
     """Create the runs of checked builds in the journal, for the dispatcher to carry out."""
-    # Those that others need come first: a run finds the makers among the runs before it.
-    makers_first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
+    requests = {plan.digest: request for plan, request in wanted}
     with open_journal(workspace.project, workspace.settings) as journal:
+        # A run finds the makers of what it needs among the runs before it.
         return [
-            create(workspace, journal, plan, replace(request, detached=True))
-            for plan, request in makers_first
+            create(workspace, journal, plan, replace(requests[plan.digest], detached=True))
+            for plan in makers_first([plan for plan, _ in wanted])
         ]
 
 

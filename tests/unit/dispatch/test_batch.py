@@ -166,6 +166,7 @@ def test_plan_names_what_was_built_and_tested_here(project, built, capsys):
     assert f"(run {run.id})" in output
     assert "27 s" in output
     assert "smoke test: passed" in output
+    assert "has been run to its end" not in output
 
 
 def test_the_time_of_a_build_serves_other_variants_of_the_package(journal, built):
@@ -388,7 +389,7 @@ def test_several_builds_cost_what_was_measured_here_where_the_recipe_says_nothin
 def put_with_a_test(workspace, plan):
     """Publish a wheel of a plan, with one report of a smoke test elsewhere."""
     store = open_store(workspace.index_url)
-    name = f"canary-{plan.version}-cp311-cp311-manylinux_2_17_x86_64.whl"
+    name = f"{plan.package}-{plan.version}-cp311-cp311-manylinux_2_17_x86_64.whl"
     wheel = build_wheel(workspace.project, name).path
     sha256 = sha256_of(wheel)
     publish(
