@@ -177,9 +177,9 @@ def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]])
         }
         for plan, request in wanted:
             preflight.check_plan(workspace, plan, request)
-            made_together = all(f"{need} {plan.variant}" in makes for need in plan.needs)
-            if not made_together and not inputs.is_being_built(journal, plan):
-                inputs.published_needs(workspace, plan)
+            others = [need for need in plan.needs if f"{need} {plan.variant}" not in makes]
+            missing = inputs.not_being_built(journal, plan, others)
+            inputs.published_needs(workspace, plan, missing)
 
 
 def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:

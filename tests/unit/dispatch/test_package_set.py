@@ -16,6 +16,7 @@ from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run.inputs import PRODUCT, Makers
 from farm.run.published import install_lines
+from farm.run.run import check_detached, request_for
 from tests.plans import plan_of
 from tests.unit.dispatch.test_batch import put_with_a_test
 from tests.unit.dispatch.test_run_commands import ROOT, journal, project, swarm, workspace
@@ -124,3 +125,20 @@ def test_one_line_installs_what_was_published_of_a_set(workspace):
     words = shlex.split(line)
     assert words[:4] == ["pip", "install", *(f"{p.package}=={p.version}" for p in plans[:2])]
     assert words[4] == "--index-url"
+
+
+@pytest.mark.usefixtures("swarm", "no_dispatcher")
+def test_what_a_package_needs_may_be_published_in_part_and_built_in_part(workspace, journal):
+    first, second, third = chain()
+    third = third.model_copy(update={"needs": [*first_needs(first), *third.needs]})
+    put_with_a_test(workspace, first)
+    wanted = [(plan, request_for(plan, until="publish", on="swarm")) for plan in (second, third)]
+    check_detached(workspace, wanted)
+    with pytest.raises(UsageError, match="package1"):
+        check_detached(workspace, wanted[1:])
+    journal.create_run(second.digest, wanted[0][1], json.loads(second.to_json()))
+    check_detached(workspace, wanted[1:])
+
+
+def first_needs(plan):
+    return [f"{plan.package}=={plan.version}"]
