@@ -190,7 +190,8 @@ def _systems(plan: Plan) -> str:
         parts.append(f"{catalog.architectures().jetson.system} or newer")
     elif plan.base:
         systems = catalog.reach(plan.base)
-        systems_text = ", ".join(systems[:SCREENFUL]) or "newer systems"
+        # The oldest of them: whoever has another compares with the version of glibc beside it.
+        systems_text = f"{', '.join(systems[:3])} and newer" if systems else "newer systems"
         parts.append(f"{systems_text} (glibc {catalog.debian_releases()[plan.base].glibc} at most)")
     else:
         parts.append(facts(plan.platform).title)
@@ -274,18 +275,19 @@ def _tested_in_the_index(project: Path, settings: Settings, plan: Plan) -> Itera
     """The smoke tests that the project's index keeps of the wheel of this very plan."""
     from farm.index.backends import open_store
     from farm.run.published import published_wheel
-    from farm.site.wheels import newest, tests_of
+    from farm.site.smoke_reports import kept_tests, newest
 
     workspace = Workspace(project, settings, Watcher())
     try:
         record = published_wheel(workspace, plan)
         if record is None:
             return
-        tests = tests_of(open_store(workspace.index_url), record.filename, record.sha256)
+        store = open_store(workspace.index_url)
+        tests = kept_tests(store, {record.filename: record.sha256}, by_wheel=True)
     except FarmError as error:
         yield "index", f"not asked for tests of the wheel: {error}"
         return
-    for test in newest(tests):
+    for test in newest(tests.get(record.filename, ())):
         yield "in the index", f"tested on {test.where}, {test.date}: {test.outcome}"
 
 

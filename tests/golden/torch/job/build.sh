@@ -2,12 +2,14 @@
 # Builds torch 2.6.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan DIGEST; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
+# With the name of a step it runs that one; without, steps.py calls it for each of them and says which one begins.
 set -euo pipefail
 FARM_ROOT="${FARM_ROOT:-/farm}"
+[ "$#" -gt 0 ] || exec python3 -E -s "$FARM_ROOT/job/steps.py"
 export BLAS=MKL
 export BUILD_CUSTOM_PROTOBUF=ON
 export BUILD_TEST=0
-export CC=gcc-11
+export CC=gcc-10
 export CFLAGS=-mavx
 export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache
@@ -15,9 +17,9 @@ export CMAKE_C_COMPILER_LAUNCHER=ccache
 export CMAKE_GENERATOR=Ninja
 export CMAKE_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/stubs
 export CMAKE_PROJECT_Torch_INCLUDE="$FARM_ROOT"/job/recipe/options.cmake
-export CUDAHOSTCXX=/usr/bin/g++-11
+export CUDAHOSTCXX=/usr/bin/g++-10
 export CUDA_HOME=/usr
-export CXX=g++-11
+export CXX=g++-10
 export CXXFLAGS=-mavx
 export INTEL_MKL_DIR="$FARM_ROOT"/src/third_party/mkl
 export LDFLAGS=-Wl,-z,noexecstack
@@ -63,22 +65,22 @@ export USE_XPU=0
 export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" CARGO_BUILD_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
 export CCACHE_CONFIGPATH=/dev/null    # an earlier build may have left a ccache.conf: it could name a program to run
-mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
-rm -rf "$FARM_ROOT/out"
-mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
-cd -P "$FARM_ROOT/src"
-exec 9< .
-# Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
-mkdir -p "$FARM_ROOT/bin"
-for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
-for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+if [ "$1" = begin ]; then    # prints the names of the steps
+    rm -rf "$FARM_ROOT/out"
+    mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" "$FARM_ROOT/bin" "$FARM_ROOT/ccache"
+    # Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
+    for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
+    for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+    [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch prepare.sh
+    echo needs build libraries
+    exit
+fi
 export PATH="$PATH:$FARM_ROOT/bin"
 # The CPU time of this attempt, however it ends: the farm notes what a build costs here.
 trap 'times > "$FARM_ROOT/bin/times" && echo "farm: times $(tr "\\n" " " < "$FARM_ROOT/bin/times")" || true' EXIT
-flock --nonblock 9 || { echo "farm: waits for another build in the same tree: $(cat .farm-holder 2>/dev/null || true)"; flock 9; }
-echo "${FARM_RUN:-a run}" > .farm-holder
-if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
-    echo "farm: step source"
+cd -P "$FARM_ROOT/src"
+case "$1" in
+source)
     find . -mindepth 1 ! -name .farm-holder -delete
     tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
     mkdir -p third_party/cpuinfo
@@ -125,26 +127,37 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     tar --extract --no-same-owner --file "$FARM_ROOT/source/21.tar" --directory third_party/tensorpipe/third_party/libuv --strip-components=1
     mkdir -p third_party/XNNPACK
     tar --extract --no-same-owner --file "$FARM_ROOT/source/22.tar" --directory third_party/XNNPACK --strip-components=0
-    echo "farm: step patches/0001-mkl-fft-strides.patch"
+    ;;
+patches/0001-mkl-fft-strides.patch)
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0001-mkl-fft-strides.patch"
-    echo "farm: step patches/0002-amx-without-avx512-tier.patch"
+    ;;
+patches/0002-amx-without-avx512-tier.patch)
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0002-amx-without-avx512-tier.patch"
-    echo "farm: step prepare.sh"
+    ;;
+prepare.sh)
     bash "$FARM_ROOT/job/recipe/prepare.sh"
+    ;;
+needs)
     touch .farm-source
-fi
-# Meson and meson-python have no variable for the number of jobs, only one for the program.
-if ninja=$(command -v ninja); then
-    printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
-    chmod +x "$FARM_ROOT/bin/ninja-jobs"
-    export NINJA="$FARM_ROOT/bin/ninja-jobs"
-fi
-echo "farm: step build"
-ccache --zero-stats
-# The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
-# -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
-python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" .
-ccache --show-stats
-echo "farm: step libraries"
-python3 "$FARM_ROOT/scripts/collect_libraries.py" --exclude libcuda.so.1 --exclude libcublas.so.11 --exclude libcublasLt.so.11 --exclude libcupti.so.11.8 --exclude libnvrtc.so.11.2 --exclude libnvrtc-builtins.so.11.8 --exclude libcudart.so.11.0 --exclude libcufft.so.10 --exclude libcurand.so.10 --exclude libcusolver.so.11 --exclude libcusparse.so.11 --exclude libnvToolsExt.so.1 --exclude libnccl.so.2 --exclude 'libcudnn*.so.*' "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
-echo "farm: done"
+    # needs/ holds the wheels that the recipe names.
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" build==1.2.2 numpy==2.0.2 packaging==24.1 pyproject-hooks==1.1.0 pyyaml==6.0.3 setuptools==72.1.0 typing-extensions==4.12.2 wheel==0.43.0
+    ;;
+build)
+    touch .farm-source
+    export PYTHONPATH="$FARM_ROOT/needs/site" PATH="$FARM_ROOT/needs/site/bin:$PATH"    # cmake, cython, …
+    # Meson and meson-python have no variable for the number of jobs, only one for the program.
+    if ninja=$(command -v ninja); then
+        printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
+        chmod +x "$FARM_ROOT/bin/ninja-jobs"
+        export NINJA="$FARM_ROOT/bin/ninja-jobs"
+    fi
+    ccache --zero-stats
+    # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
+    # -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
+    python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" .
+    ccache --show-stats
+    ;;
+libraries)
+    python3 "$FARM_ROOT/scripts/collect_libraries.py" --exclude libcuda.so.1 --exclude libcublas.so.11 --exclude libcublasLt.so.11 --exclude libcupti.so.11.8 --exclude libnvrtc.so.11.2 --exclude libnvrtc-builtins.so.11.8 --exclude libcudart.so.11.0 --exclude libcufft.so.10 --exclude libcurand.so.10 --exclude libcusolver.so.11 --exclude libcusparse.so.11 --exclude libnvToolsExt.so.1 --exclude libnccl.so.2 --exclude 'libcudnn*.so.*' "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
+    ;;
+esac
