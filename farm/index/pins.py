@@ -71,25 +71,31 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
     return Pins(tuple(wheels.values()), tuple(sorted(elsewhere)), tuple(sorted(unmet)))
 
 
-def install_words(read: Read, root: str, group: str, filename: str) -> tuple[str, ...]:
-    """The arguments of `pip install` or `uv pip install` for a wheel.
+def install_words(read: Read, root: str, group: str, *filenames: str) -> tuple[str, ...]:
+    """The arguments of `pip install` or `uv pip install` for wheels of one group.
 
     Args:
         read: gives the objects of the index.
         root: the address of the index, as the user's installer reads it.
         group: the variant group.
-        filename: the wheel.
+        filenames: the wheels.
 
     Returns:
-        The requirement and the group as the only index, where the group has all that is needed or
+        The requirements and the group as the only index, where the group has all that is needed or
         should have it; else the address of each wheel of the group, with its sha256.
     """
-    name, version, _, _ = parse_wheel_filename(filename)
-    only_index = (f"{name}=={version}", "--index-url", f"{root}{simple_root(group)}")
-    pins = pins_of(read, group, filename)
-    if pins is None or pins.unmet or not pins.elsewhere:
-        return only_index
-    return tuple(address(root, file) for file in pins.wheels)
+    pins = [pins_of(read, group, filename) for filename in filenames]
+    broken = any(pin is None or pin.unmet for pin in pins)
+    if broken or not any(pin.elsewhere for pin in pins if pin):
+        requirements = []
+        for filename in filenames:
+            name, version, _, _ = parse_wheel_filename(filename)
+            requirements.append(f"{name}=={version}")
+        return (*requirements, "--index-url", f"{root}{simple_root(group)}")
+    # The wheels themselves first, then what they need.
+    files = {file.filename: file for pin in pins if pin for file in pin.wheels[:1]}
+    files |= {file.filename: file for pin in pins if pin for file in pin.wheels}
+    return tuple(address(root, file) for file in files.values())
 
 
 def address(root: str, file: File) -> str:

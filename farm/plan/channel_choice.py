@@ -144,8 +144,23 @@ def _can_be_planned(
         return False
 
 
+def channels_in_order(project: Path, selectors: Selectors) -> list[str]:
+    """Return the channels that can build a request, the best one first."""
+    first = _verdict(project, selectors, None)
+    verdicts = (first, *_others(project, selectors, None, first))
+    able = [verdict for verdict in verdicts if verdict.judgement.complete]
+    return [verdict.channel.name for verdict in _in_order(project, selectors, able)]
+
+
 def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verdict:
-    """The first of the channels that can build a request, in the order of this module's text."""
+    """The first of the channels that can build a request."""
+    return _in_order(project, selectors, able)[0]
+
+
+def _in_order(project: Path, selectors: Selectors, able: list[Verdict]) -> list[Verdict]:
+    """The channels that can build a request, in the order of this module's text."""
+    if not able:
+        return []
     matrix = load_matrix(project)
     places = {name: place for place, name in enumerate(matrix.channels)}
     project_channels = set(matrix.own())
@@ -173,4 +188,4 @@ def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verd
             places[channel.name],
         )
 
-    return min(able, key=rank)
+    return sorted(able, key=rank)

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from platform import machine
 
@@ -68,6 +69,8 @@ def _driver_against(stack: Stack, card: Card) -> list[str]:
     return [f"{reason.text}: {reason.fact}" for reason in rules if reason.severity == "error"]
 
 
+ASKED_AT_ONCE = 32
+"""Docker machines that are asked at a time."""
 SLACK = 0.95  # a machine reports a little less memory than it was sold with: the kernel keeps some
 
 
@@ -99,10 +102,15 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
                 }
         except FarmError as error:
             github_runners = f"{error}" + (f" ({error.hint})" if error.hint else "")
+    by_docker = {name: runner for name, runner in runners.items() if not runner.by_labels}
+    # At once: a machine that takes connections and answers nothing costs half a minute.
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        reports = pool.map(_reported_by_docker, by_docker.values())
+        answers = dict(zip(by_docker, reports, strict=True))
     reported = {}
-    for name, runner in runners.items():
-        if not runner.by_labels:
-            reported[name] = _reported_by_docker(runner)
+    for name in runners:
+        if name in answers:
+            reported[name] = answers[name]
         elif isinstance(github_runners, str):
             reported[name] = Reported(online=False, why=github_runners)
         else:

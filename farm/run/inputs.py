@@ -24,7 +24,7 @@ import uuid
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
@@ -594,24 +594,29 @@ class Makers:
         )
 
 
-def is_being_built(journal: Journal, plan: Plan) -> bool:
-    """True if an open run will publish what the plan needs."""
-    if not plan.needs:
-        return False
+def not_being_built(journal: Journal, plan: Plan, needs: Sequence[str]) -> list[str]:
+    """Return those of a plan's needs that no open run will publish."""
+    if not needs:
+        return []  # most builds: no run is read
     makers = Makers()
     for run in journal.open_after("", PRODUCT):
         makers.add(run)
-    return bool(makers.of(plan.needs, plan.variant, plan.platform))
+    return [need for need in needs if not makers.of([need], plan.variant, plan.platform)]
 
 
-def published_needs(workspace: Workspace, plan: Plan) -> dict[str, File]:
-    """The wheel of each of the plan's needs in the index; UsageError: one is missing; its hint
-    builds it.
+def published_needs(
+    workspace: Workspace, plan: Plan, needs: Sequence[str] | None = None
+) -> dict[str, File]:
+    """The wheel of each of the plan's needs in the index, or of some of them.
+
+    Raises:
+        UsageError: One is missing; the hint builds it.
     """
-    if not plan.needs:
+    needs = plan.needs if needs is None else needs
+    if not needs:
         return {}  # most builds: the index is not even opened
     store = open_store(workspace.index_url)
-    return {need: _find(store, plan, Requirement(need), workspace.project) for need in plan.needs}
+    return {need: _find(store, plan, Requirement(need), workspace.project) for need in needs}
 
 
 def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str | None]]:

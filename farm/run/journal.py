@@ -136,6 +136,8 @@ class EventKind(StrEnum):
     """The command of `notify:` was started for the end of the run, or could not be: `error`."""
     UNPREPARED = "preparation-failed"
     """The machine of an attempt could not prepare its build."""
+    CPU_TIME = "cpu-time"
+    """`seconds` of CPU that an attempt of a build took."""
     STEP = "step"
     PROGRESS = "progress"
 
