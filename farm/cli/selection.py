@@ -22,7 +22,8 @@ from farm.plan.recipe import use_project
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
-from farm.run.journal import Journal, Run
+from farm.run.journal import Journal
+from farm.run.journal_records import Run
 from farm.run.run_state import Phase, state_of
 from farm.run.workspace import Watcher, Workspace
 from farm.wheel.metadata import parse_wheel_name
