@@ -24,7 +24,8 @@ from farm.base.text import parse_age
 from farm.cli import show
 from farm.cli.selection import journal_of, workspace_of
 from farm.plan.settings import Retention
-from farm.run.journal import EventKind, Journal
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind
 from farm.run.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from farm.plan.recipe import use_project
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
-from farm.run.journal import Journal, Run
+from farm.run.journal import Journal
+from farm.run.journal_records import Run
 from farm.run.run_state import Phase, state_of
 from farm.run.workspace import Watcher, Workspace
 from farm.wheel.metadata import parse_wheel_name
@@ -140,8 +141,8 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
                 "--all takes every build of a channel", hint="farm submit --channel NAME --all"
             )
         for build in load_matrix(project).builds(args.channel):
-            wanted = args.package is None or build.package in args.package
-            if wanted and args.platform == build.platform:
+            is_selected = args.package is None or build.package in args.package
+            if is_selected and args.platform == build.platform:
                 selection = {"variant": str(build.variant), "package": build.package}
                 yield argparse.Namespace(**{**vars(args), **selection})
         return
@@ -163,8 +164,8 @@ def _packages_of(args: argparse.Namespace, project: Path) -> Iterator[argparse.N
         yield argparse.Namespace(**{**vars(args), "package": packages[0] if packages else None})
         return
     settings = load_settings(project)
-    one = argparse.Namespace(**{**vars(args), "package": packages[0]})
-    channel = channel_of_set(project, selectors_of(one, project, settings), packages)
+    first = argparse.Namespace(**{**vars(args), "package": packages[0]})
+    channel = channel_of_set(project, selectors_of(first, project, settings), packages)
     for package in packages:
         yield argparse.Namespace(**{**vars(args), "package": package, "channel": channel})
 

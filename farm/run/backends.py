@@ -18,8 +18,9 @@ from farm.base.errors import FarmError, NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine, connect, machine_of, system_of
-from farm.engines.github import GithubApi, GithubEngine, Listed
-from farm.engines.github import connect as connect_github
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi, RepositoryRunner
+from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.slurm import SlurmEngine
 from farm.engines.swarm import Exchange, SwarmEngine
@@ -93,7 +94,7 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
     """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds
     its error.
     """
-    github_runners: dict[str, Listed] | str = {}
+    github_runners: dict[str, RepositoryRunner] | str = {}
     if any(runner.by_labels for runner in runners.values()):
         try:
             with contextlib.closing(github()) as api:
@@ -140,7 +141,7 @@ def _reported_by_docker(runner: Runner) -> Reported:
     )
 
 
-def listed_as(name: str, found: Listed | None) -> Reported:
+def listed_as(name: str, found: RepositoryRunner | None) -> Reported:
     """The entry called `name` in GitHub's list of runners; None: there is none."""
     if found is None:
         return Reported(online=False, why=f"the repository has no runner called {name}")

@@ -38,7 +38,7 @@ from farm.run.build_job import (
 )
 from farm.run.cancellable import CancelledError
 from farm.run.inputs import Inputs, fetch_all, gathered, refuse_notes
-from farm.run.journal import Attempt, EventKind, Job, Result
+from farm.run.journal_records import Attempt, EventKind, Job, Result
 from farm.run.resume import BuildState, Stage
 from farm.run.run_context import RunContext
 from farm.run.workspace import Step

@@ -6,7 +6,8 @@ from datetime import datetime
 from statistics import median
 
 from farm.base.text import duration
-from farm.run.journal import EventKind, Journal, Run
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind, Run
 
 RECENT = 200  # ended runs of a package that estimates are taken from
 

@@ -59,7 +59,8 @@ from farm.plan.platforms.base import platform
 from farm.plan.recipe import Recipe, names, recipe
 from farm.plan.render import EPOCH
 from farm.platforms.facts import facts
-from farm.run.journal import Journal, OpenRun
+from farm.run.journal import Journal
+from farm.run.journal_records import OpenRun
 from farm.run.workspace import Workspace
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import read_dist_info

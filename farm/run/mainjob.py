@@ -11,7 +11,7 @@ from farm.plan.file import Plan
 from farm.run.backends import engine_kind
 from farm.run.build_step import BuildStep
 from farm.run.inputs import INPUTS_FILE, BuildInputs, library_wheels, read_inputs
-from farm.run.journal import EventKind, Until
+from farm.run.journal_records import EventKind, Until
 from farm.run.pip_commands import pip_line, pip_request
 from farm.run.publish_step import publish_wheel
 from farm.run.published import offer

@@ -31,7 +31,8 @@ from farm.plan.package_set import makers_first
 from farm.run import inputs, preflight, resume
 from farm.run.backends import check_engine, open_backend
 from farm.run.cancellable import CancelledError
-from farm.run.journal import EventKind, Journal, Request, Result, Run, Until
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind, Request, Result, Run, Until
 from farm.run.mainjob import MainJob
 from farm.run.run_state import state_of
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place

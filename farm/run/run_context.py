@@ -14,7 +14,8 @@ from farm.run.cancellable import (
     interrupted_at_cancel,
     left_at_cancel,
 )
-from farm.run.journal import EventKind, Journal, Run
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind, Run
 from farm.run.resume import BUILT, BuildState, build_state
 from farm.run.toolchain import toolchain, write_context
 from farm.run.workspace import Outcomes, Workspace

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from farm.base.file_systems import network_file_system
 from farm.base.project import JOURNAL
 from farm.plan.settings import Settings
-from farm.run.journal import Journal, network_file_system
+from farm.run.journal import Journal
 
 Outcome = Literal["done", "failed", "not run"]
 

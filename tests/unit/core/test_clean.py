@@ -13,7 +13,8 @@ from farm.base.errors import NoRunnerError
 from farm.cli.clean import Limits, volume_limit, volumes_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
-from farm.run.journal import Journal, Request
+from farm.run.journal import Journal
+from farm.run.journal_records import Request
 from farm.run.workspace import Watcher, Workspace
 
 DAY_S = 86400

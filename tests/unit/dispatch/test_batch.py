@@ -23,7 +23,7 @@ from farm.plan.render import render
 from farm.run.build_job import cpu_seconds
 from farm.run.built_here import built_here
 from farm.run.built_here import rows as rows_here
-from farm.run.journal import EventKind
+from farm.run.journal_records import EventKind
 from farm.run.run import request_for
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of

@@ -14,7 +14,7 @@ from farm.run import dispatch
 from farm.run.build_step import EngineUnreachableError, StillRunningError
 from farm.run.cancellable import CancelledError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
-from farm.run.journal import EventKind, Request
+from farm.run.journal_records import EventKind, Request
 from farm.run.queue import Worker
 from farm.run.run import cancel
 from farm.run.workspace import Watcher, Workspace
