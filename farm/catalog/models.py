@@ -457,6 +457,36 @@ class WheelGlibc(Model):
     glibc: str = Field(pattern=VERSION)
 
 
+class CardDoubt(Model):
+    """Cards on which somebody reports an error with the wheels from a release on."""
+
+    sm: list[int]
+    since: str = Field(pattern=VERSION)
+    text: str
+
+
+class CpuPlatform(Model):
+    """A platform with wheels for the CPU alone.
+
+    `last` is the last release that has them, None where the newest has; `instead`: who builds newer
+    ones.
+    """
+
+    platform: str
+    index: Literal["pypi", "cpu"]
+    last: str | None = Field(pattern=VERSION)
+    source: str
+    instead: str | None = None
+
+
+class CpuGlibc(Model):
+    """The oldest glibc of the wheels for the CPU from a release on."""
+
+    since: str = Field(pattern=VERSION)
+    platforms: list[str]
+    glibc: str = Field(pattern=VERSION)
+
+
 class OfficialWheels(Model):
     """`official.yaml`."""
 
@@ -464,6 +494,10 @@ class OfficialWheels(Model):
     glibc_source: str
     glibc: list[WheelGlibc]
     old_cpus: dict[str, str]
+    doubts: list[CardDoubt]
+    cpu_wheels: list[CpuPlatform]
+    cpu_glibc_source: str
+    cpu_glibc: list[CpuGlibc]
     wheels: list[OfficialWheel]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from farm import catalog
 from farm.catalog import number
-from farm.plan.compat import official
+from farm.plan.compat import official, official_cpu
 from farm.plan.compat.official import Question
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
@@ -16,19 +16,21 @@ class Advice:
 
     Attributes:
         torch: Its release.
-        cuda: Its CUDA.
+        cuda: Its CUDA; None for a CPU.
         pip: The line that installs it.
         end: Upstream's announcement that later releases leave the cards out.
     """
 
     torch: str
-    cuda: str
+    cuda: str | None
     pip: str
     end: str | None
 
     @property
     def text(self) -> str:
         """The advice in one sentence, without the line to copy."""
+        if self.cuda is None:
+            return f"PyTorch's own wheel of torch {self.torch} runs on such CPUs"
         return f"PyTorch's own wheel of torch {self.torch} with CUDA {self.cuda} runs on such cards"
 
 
@@ -36,15 +38,18 @@ def advice(question: Question) -> Advice | None:
     """Find the wheel of PyTorch that runs on the cards without a restriction.
 
     Args:
-        question: The cards and what is known of the machine.
+        question: The cards, if any, and what is known of the machine.
 
     Returns:
         The newest one; None where there is none, or where something of it does not work there.
     """
-    if not question.sms or question.platform not in official.PLATFORMS:
-        return None
-    answer = official.best(question)
     old_cpu = catalog.official().old_cpus.get(question.cpu or "")
+    if not question.sms:
+        on_cpu = official_cpu.best(question)
+        if not on_cpu.runs or on_cpu.wheel is None or old_cpu:
+            return None
+        return Advice(on_cpu.wheel.torch, None, on_cpu.wheel.pip, on_cpu.newer)
+    answer = official.best(question)
     if not answer.runs or answer.wheel is None or answer.without or old_cpu:
         return None
     ends = (official.end_of_support(sm) for sm in question.sms)

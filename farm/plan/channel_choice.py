@@ -8,6 +8,7 @@ the variant; and last the order of `ci/matrix.yaml`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,13 @@ def _others(
 def _with_alternatives(
     project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, verdict: Verdict
 ) -> Verdict:
-    """Name what can be planned instead of a build that its channel lacks something for."""
-    if verdict.judgement.complete or not verdict.judgement.offer:
+    """Name what can be planned instead of a build that cannot be."""
+    if verdict.judgement.complete:
         return verdict
+    if not verdict.judgement.offer:
+        # The rules know what goes together, not what the channels have sources of.
+        follows = partial(_is_followed_by_a_plan, project, selectors, fields)
+        return replace(verdict, judgement=replace(verdict.judgement, can_be_planned=follows))
     free = replace(selectors, channel=None)
     able = [
         alternative
@@ -142,6 +147,22 @@ def _can_be_planned(
         return _verdict(project, changed(selectors, text), fields).judgement.complete
     except UsageError:
         return False
+
+
+def _is_followed_by_a_plan(
+    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, text: str
+) -> bool:
+    """True if some channel plans the request with the options of a text.
+
+    A text that changes more than options, such as the driver, is about a question, not a plan.
+    """
+    if "," in text or not text.startswith("--"):
+        return True
+    try:
+        followed = best_channel(project, changed(selectors, text), fields)
+    except UsageError:
+        return False
+    return followed.judgement.complete
 
 
 def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verdict:

@@ -2,7 +2,7 @@
 option.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -269,6 +269,7 @@ class Judgement:
     asked for.
 
     `instead`: where the channel lacks something, what can be planned instead, each as it is typed.
+    `can_be_planned`: whether some channel takes options that the rules find.
     """
 
     what: str
@@ -278,6 +279,7 @@ class Judgement:
     rules: list[Reason]
     options: tuple[str, ...]
     instead: tuple[str, ...] = ()
+    can_be_planned: Callable[[str], bool] = field(default=bool, compare=False)
 
     @property
     def buildable(self) -> bool:
@@ -309,7 +311,7 @@ class Judgement:
             return list(self.instead)
         solved = solve(self.stack, self.options)
         text = difference(self.stack, solved) if solved else ""
-        return [text] if text else []
+        return [text] if text and self.can_be_planned(text) else []
 
     def nearest(self) -> str | None:
         """The first of the alternatives; None: nothing is against the build, or nothing was

@@ -31,7 +31,7 @@ from farm.index.layout import wheel_key as wheel_place
 from farm.index.pages import catalogue_schema
 from farm.index.reader import KEY, Standing, Test, render
 from farm.index.stores import Store
-from farm.plan.compat import official
+from farm.plan.compat import official, official_cpu
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.matrix import Channel, load_matrix
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
@@ -336,6 +336,7 @@ def data(
             }
         )
     return official.facts() | {
+        "cpu": official_cpu.facts(),
         "there": rows,
         "own": own(project) if project else {},
         "aliases": {"pytorch": "torch"},

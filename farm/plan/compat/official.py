@@ -269,6 +269,7 @@ def facts() -> dict[str, Any]:
             torch: text for torch in catalog.torch_releases() if (text := faults_text(torch))
         },
         "old_cpus": catalog.official().old_cpus,
+        "doubts": [row.model_dump() for row in catalog.official().doubts],
         "ends": {
             sm: {"text": end.text, "source": end.source}
             for name in cards.architectures
@@ -391,6 +392,11 @@ def _caveats(wheel: Wheel, served: list[int], question: Question) -> tuple[str, 
         "(torch.compile, some operations) can fail"
         for sm in served
         if sm not in compiled
+    ]
+    texts += [
+        row.text
+        for row in catalog.official().doubts
+        if number(row.since) <= number(wheel.torch) and not set(served).isdisjoint(row.sm)
     ]
     if (old := catalog.official().old_cpus.get(question.cpu or "")) is not None:
         texts.append(old)

@@ -3,6 +3,7 @@ it.
 """
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,13 @@ selectors_ = st.builds(
 )
 def test_a_channel_that_does_not_fit_is_followed_by_a_plan(variant, channel, options):
     assert hold(selectors(variant, channel=channel, **options))
+
+
+def test_what_no_channel_has_the_sources_of_is_not_called_the_nearest():
+    options = {"cuda": "13.4", "cudnn": "9.13.0"}
+    refused = replace(selectors("sm60-armv8_2-py314", **options), package="torchvision")
+    assert not judge(ROOT, refused).complete
+    hold(refused)
 
 
 @examples(200)
