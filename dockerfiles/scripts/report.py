@@ -1,7 +1,7 @@
 """Makes farm-report.zip of a build's record, its log and what CMake left, without secrets.
 
-Usage: report.py ZIP NAME=FILE... Each FILE that exists goes in as NAME. report.cmd calls it;
-standard library alone.
+Usage: report.py ZIP NAME=FILE... Each FILE that exists goes in as NAME, and the first error of
+build.log with its cause as cause.txt. report.cmd calls it; standard library and causes.py alone.
 
 Taken out of every text but the plan: the value of each variable of this environment that is not one
 of Windows' own and stands in no plan, users and passwords in URLs, what looks like a key, the name
@@ -14,8 +14,11 @@ import sys
 import zipfile
 from pathlib import Path
 
+import causes
+
 MAX_BYTES = 64 << 20
 PLAN = "plan.json"
+LOG = "build.log"
 SHORTEST = 6  # a shorter value stands in texts by chance
 # Variables that every Windows has; SDKs and drivers add such paths too (CUDA_PATH), which a report
 # needs.
@@ -85,6 +88,17 @@ def read(path: Path) -> str:
         return content.decode("cp1252", "replace")
 
 
+def cause_of(log: Path) -> str:
+    """What failed first, why and what to do, by the farm's table of failures; empty if no tool
+    failed.
+    """
+    failure = causes.failure_of(log)
+    if failure is None:
+        return ""
+    advice = f"    what to do: {failure.advice}\n" if failure.advice else ""
+    return f"{failure.text}\n{advice}"
+
+
 def main(argv: list[str]) -> int:
     """Writes the zip; 9 with one line where it cannot be written."""
     target = Path(argv[0])
@@ -98,6 +112,10 @@ def main(argv: list[str]) -> int:
                 if Path(place).is_file():
                     text = read(Path(place))
                     archive.writestr(name, text if name == PLAN else cleaned(text, secrets))
+            log = Path(files.get(LOG, LOG))
+            cause = cause_of(log) if log.is_file() else ""
+            if cause:
+                archive.writestr("cause.txt", cleaned(cause, secrets))
         new.replace(target)
     except OSError as error:
         print(f"report: {error}; check disk space and permissions", file=sys.stderr)

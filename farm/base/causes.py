@@ -159,14 +159,25 @@ def log_lines(path: Path) -> list[str]:
     return ["".join(c for c in line if c.isprintable()) for line in text.splitlines()]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the failure of the log `argv[0]`; write the advice to `argv[1]`, if it is known."""
+def failure_of(log: Path) -> Failure | None:
+    """Return what failed by the log of a build on this machine.
+
+    None where no tool failed: the step then stopped at something of the farm's own, which says so
+    itself.
+    """
     document = json.loads(Path(__file__).with_name(PATTERNS).read_text(encoding="utf-8"))
-    lines = log_lines(Path(argv[0]))
+    lines = log_lines(log)
     reader = Reader(document)
     if not reader.errors(lines):
-        return 0  # the step failed at something of the farm's own, which says so itself
-    failure = reader.read(lines, build=True, machine=True)
+        return None
+    return reader.read(lines, build=True, machine=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the failure of the log `argv[0]`; write the advice to `argv[1]`, if it is known."""
+    failure = failure_of(Path(argv[0]))
+    if failure is None:
+        return 0
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
     print(failure.text)
     if failure.advice:

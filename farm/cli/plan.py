@@ -35,6 +35,8 @@ Line = tuple[str, str]
 Row = tuple[str, str, str]
 """A choice, its value and where it comes from."""
 GB = 1e9
+CLUSTER_S = 10.0
+"""How long a cluster may take to name its time limits."""
 
 
 @dataclass(frozen=True)
@@ -260,13 +262,21 @@ def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
 
 
 def _on_slurm(settings: Settings, plan: Plan) -> Iterator[Line]:
-    """The time of a job on the project's cluster, where ci/farm.yaml allows less than the
-    recipe.
+    """The time of a job on the project's cluster, where a limit there, or ci/farm.yaml, allows less
+    than the recipe.
     """
-    slurm = settings.slurm
-    if slurm and slurm.minutes and slurm.minutes < plan.timeout_minutes:
-        text = f"a job gets {slurm.minutes} of the recipe's {plan.timeout_minutes} minutes "
-        text += "(slurm.minutes): a build that takes longer goes on in another job"
+    if settings.slurm is None:
+        return
+    from farm.engines.slurm import SlurmEngine
+
+    try:
+        limit = SlurmEngine(settings.slurm).build_time_limit(CLUSTER_S)
+    except FarmError as error:
+        yield "on Slurm", f"the time limits there are not known: {error}"
+        return
+    if limit and limit.minutes < plan.timeout_minutes:
+        text = f"a job gets {limit.minutes} of the recipe's {plan.timeout_minutes} minutes: the "
+        text += f"limit of {limit.source}; a build that takes longer goes on in another job"
         yield "on Slurm", text
 
 

@@ -6,10 +6,10 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from farm.base.errors import ExitCode, FarmError, InfrastructureError, UsageError
 from farm.base.interrupts import OutputClosed
@@ -18,8 +18,11 @@ from farm.base.text import duration, log_line, plain
 from farm.cli import show
 from farm.cli.selection import journal_of, journal_with_a_run, runs_of, workspace_of
 from farm.run.journal import EventKind, Journal, Run
-from farm.run.run_state import Phase, progress, state_of
+from farm.run.run_state import WINDOW, Phase, RunState, progress, state_of
 from farm.run.set_aside import set_aside
+
+if TYPE_CHECKING:
+    from farm.cli.live_runs import LiveRuns
 
 COLUMNS = ("run", "package", "variant", "state", "started", "took", "engine", "why")
 WHY_WIDTH = 200
@@ -85,7 +88,10 @@ def summary(journal: Journal, run: Run) -> dict[str, Any]:
 
     `seconds`, since it was `started`, do not count waiting in the queue.
     """
-    state = state_of(journal, run)
+    return _summary(journal, run, state_of(journal, run))
+
+
+def _summary(journal: Journal, run: Run, state: RunState) -> dict[str, Any]:
     built = state.build
     if run.request.detached:
         began = journal.happened(run.id, EventKind.BEGUN, first=True)
@@ -353,44 +359,85 @@ def wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[
 
 def _wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable[str]) -> int:
     waiting = list(run_ids)
-    shown_states: dict[str, str] = {}  # the newest state of each run that was printed
     ended = []
     worst = 0
-    while waiting:
-        for run_id in list(waiting):
-            run = journal.run(run_id)
-            if run.finished is None:
-                continue
-            waiting.remove(run_id)
-            ended.append(summary(journal, run))
-            worst = max(worst, int(run.exit_code or 0))
-            if not args.json:
-                why = ""
-                if run.exit_code and ended[-1]["why"]:
-                    why = f": {_short(ended[-1]['why'])}"
-                show.say(
-                    f"{run.id}  {run.request.package} {run.request.variant}  "
-                    f"{ended[-1]['state']}{why}"
+    with _report_of(args) as report:
+        while waiting:
+            rows = []
+            abandoned = []
+            for run_id in list(waiting):
+                run = journal.run(run_id)
+                state = state_of(journal, run)
+                row = _summary(journal, run, state)
+                if run.finished is None:
+                    rows.append(_with_progress(journal, row))
+                    if state.abandoned:
+                        abandoned.append(run_id)
+                    continue
+                waiting.remove(run_id)
+                ended.append(row)
+                worst = max(worst, int(run.exit_code or 0))
+                if not args.json:
+                    show.say(_last_line(run, row))
+                    sys.stdout.flush()
+            report.update(rows)
+            if abandoned:
+                raise InfrastructureError(
+                    f"nobody carries out run {', '.join(abandoned)}",
+                    hint="farm dispatch continues detached runs",
                 )
-                sys.stdout.flush()
-        abandoned = []
-        for run_id in waiting:
-            run = journal.run(run_id)
-            state = state_of(journal, run)
-            if state.abandoned:
-                abandoned.append(run_id)
-            text = f"{state.phase}: {state.text}" if state.text else str(state.phase)
-            if text != shown_states.get(run_id):
-                shown_states[run_id] = text
-                if not getattr(args, "quiet", False):
-                    show.note(f"{run_id}  {run.request.package} {run.request.variant}  {text}")
-        if abandoned:
-            raise InfrastructureError(
-                f"nobody carries out run {', '.join(abandoned)}",
-                hint="farm dispatch continues detached runs",
-            )
-        if waiting:
-            time.sleep(POLL_S)
+            if waiting:
+                time.sleep(POLL_S)
     if args.json:
         show.json_document(ended)
     return worst
+
+
+def _report_of(args: argparse.Namespace) -> "LineReport | LiveRuns":
+    """The way in which a command shows what it waits for: a table in a terminal, else lines."""
+    quiet = getattr(args, "quiet", False)
+    if quiet or args.json or getattr(args, "verbose", False) or not show.on_terminal():
+        return LineReport(quiet=quiet)
+    from farm.cli.live_runs import LiveRuns  # it imports Rich
+
+    return LiveRuns()
+
+
+def _last_line(run: Run, row: Mapping[str, Any]) -> str:
+    """How a run of a batch ended, and why."""
+    text = f"{run.id}  {run.request.package} {run.request.variant}  {row['state']}"
+    if run.exit_code and row["why"]:
+        text += f": {_short(row['why'])}"
+    return text
+
+
+def _with_progress(journal: Journal, row: dict[str, Any]) -> dict[str, Any]:
+    """The summary of an open run; where it explains nothing, with how far its build is."""
+    if row["why"] is None:
+        reached = progress(journal.newest(row["id"], EventKind.PROGRESS, WINDOW))
+        return {**row, "progress": str(reached) if reached else None}
+    return {**row, "progress": None}
+
+
+class LineReport:
+    """A line for each new state or reason of a run, for logs; a context manager as the table."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._shown: dict[str, str] = {}  # the newest text of each run
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It holds nothing."""
+
+    def update(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Print what is new in the summaries of the runs that have not ended."""
+        for row in rows:
+            text = f"{row['state']}: {row['why']}" if row["why"] else row["state"]
+            if text == self._shown.get(row["id"]):
+                continue
+            self._shown[row["id"]] = text
+            if not self._quiet:
+                show.note(f"{row['id']}  {row['package']} {row['variant']}  {text}")

@@ -263,8 +263,14 @@ class SlurmEngine:
             return command
         return ["ssh", "-o", "BatchMode=yes", self.ssh, shlex.join(command)]
 
-    def _run(self, script: str, *arguments: str, stdin: IO[bytes] | None = None) -> bytes:
-        """The output of a script on the login node."""
+    def _run(
+        self,
+        script: str,
+        *arguments: str,
+        stdin: IO[bytes] | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """Return the output of a script on the login node."""
         stdin_stream = stdin or subprocess.DEVNULL
         try:
             done = subprocess.run(
@@ -272,7 +278,12 @@ class SlurmEngine:
                 stdin=stdin_stream,
                 capture_output=True,
                 check=False,
+                timeout=timeout_s,
             )
+        except subprocess.TimeoutExpired as error:
+            raise InfrastructureError(
+                f"{self._where} does not answer within {timeout_s:.0f} s", hint="try squeue there"
+            ) from error
         except OSError as error:
             raise InfrastructureError(
                 f"{error.filename} cannot be run: {error.strerror}"
@@ -283,11 +294,12 @@ class SlurmEngine:
             raise self._failed(done.returncode, done.stderr)
         return done.stdout
 
+    @property
+    def _where(self) -> str:
+        return f"the login node {self.ssh}" if self.ssh else "Slurm on this machine"
+
     def _failed(self, code: int, stderr: bytes) -> FarmError:
-        if self.ssh:
-            where = f"the login node {self.ssh}"
-        else:
-            where = "Slurm on this machine"
+        where = self._where
         text = plain(stderr.decode("utf-8", "replace")[-MAX_TEXT:]).strip()
         if "sbatch: error:" in text:
             # The site refuses the request itself: another try gives the same answer.
@@ -390,11 +402,16 @@ class SlurmEngine:
             self._since[handle] = time.monotonic()
         return handle
 
-    def _time_limit(self, card: SlurmCard) -> TimeLimit | None:
+    def build_time_limit(self, timeout_s: float) -> TimeLimit | None:
+        """Return the limit for a build; InfrastructureError: no answer within `timeout_s`."""
+        return self._time_limit(self._slurm, timeout_s)
+
+    def _time_limit(self, card: SlurmCard, timeout_s: float | None = None) -> TimeLimit | None:
         """The limit of the cluster for a job with these options, or that of ci/farm.yaml."""
         asked_at, lines = self._limit_lines
         if time.monotonic() - asked_at > LIMITS_S:
-            lines = self._run(LIMITS).decode("utf-8", "replace").splitlines()
+            answer = self._run(LIMITS, timeout_s=timeout_s)
+            lines = answer.decode("utf-8", "replace").splitlines()
             self._limit_lines = (time.monotonic(), lines)
         limit = time_limit(lines, card)
         configured = self._slurm.minutes

@@ -891,7 +891,13 @@ class Journal:
         """The events of a run with an id above `since`, in order."""
         query = "SELECT * FROM events WHERE run_id = ? AND id > ? ORDER BY id"
         rows = self._rows(query, self._whole_id(run_id), since)
-        return tuple(Event(**{**dict(row), "data": json.loads(row["data"])}) for row in rows)
+        return tuple(map(_event, rows))
+
+    def newest(self, run_id: str, kind: str, limit: int) -> tuple[Event, ...]:
+        """Return the newest events of a kind in a run, in the order in which they happened."""
+        query = "SELECT * FROM events WHERE run_id = ? AND kind = ? ORDER BY id DESC LIMIT ?"
+        rows = self._rows(query, run_id, kind, limit)
+        return tuple(_event(row) for row in reversed(rows))
 
     def unfinished(
         self, plan_digest: str, accept: Callable[[Run], bool] = lambda _run: True
@@ -990,9 +996,7 @@ class Journal:
         """The newest event of a kind in a run, or the first one; None where there is none."""
         query = "SELECT * FROM events WHERE run_id = ? AND kind = ? ORDER BY id"
         rows = self._rows(f"{query} LIMIT 1" if first else f"{query} DESC LIMIT 1", run_id, kind)
-        if rows:
-            return Event(**{**dict(rows[0]), "data": json.loads(rows[0]["data"])})
-        return None
+        return _event(rows[0]) if rows else None
 
     def _whole_id(self, run_id: str) -> str:
         """A run's id from its beginning; one that is whole costs a look into the index, and no plan
@@ -1019,6 +1023,10 @@ class Journal:
         if row is None:
             raise UsageError(f"{self.path}: no attempt {attempt_id}")
         return Attempt(**dict(row))
+
+
+def _event(row: sqlite3.Row) -> Event:
+    return Event(**{**dict(row), "data": json.loads(row["data"])})
 
 
 def _run(row: sqlite3.Row) -> Run:

@@ -79,7 +79,7 @@ def inspect(wheel: Path, *, decoded: int | None = DECODED) -> WheelContents:
         contents = read_contents(
             archive, lambda name: code if decoded is None or members[name].size <= decoded else None
         )
-    needs = resolve(contents.libraries, ())
+    needs = resolve(contents.libraries, (), dll_folders=contents.dll_folders)
     earned, problem = _manylinux(contents.libraries, needs, info.tags)
     return WheelContents(
         file=wheel.name,

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Buffer
+from farm.wheel.dll_folders import added_by_code
 from farm.wheel.elf import (
     ELF_MAGIC,
     LONGEST_NAME,
@@ -313,7 +314,8 @@ class Contents(NamedTuple):
     `symbols`: by member, where they were asked for; a library that cannot be read has none.
     `dispatching`: the libraries that choose code at run time, where a level is promised.
     `dependencies` are the libraries of the wheels that are installed beside it, as far as those
-    were given; `requires` is the Requires-Dist of METADATA.
+    were given; `requires` is the Requires-Dist of METADATA. `dll_folders`: where the package's own
+    code has Windows look for DLLs.
     """
 
     files: dict[str, tuple[str, int]]
@@ -322,6 +324,7 @@ class Contents(NamedTuple):
     requires: tuple[str, ...] = ()
     symbols: Mapping[str, Symbols | DllSymbols] = {}
     dispatching: tuple[str, ...] = ()
+    dll_folders: frozenset[str] = frozenset()
 
 
 def symbols_of(data: Buffer) -> Symbols | DllSymbols:
@@ -383,8 +386,22 @@ def read_contents(
             threads.shutdown(cancel_futures=True)
             raise
     return Contents(
-        files=files, libraries=tuple(libraries), symbols=symbols, dispatching=tuple(dispatching)
+        files=files,
+        libraries=tuple(libraries),
+        symbols=symbols,
+        dispatching=tuple(dispatching),
+        dll_folders=_dll_folders(archive, files, libraries),
     )
+
+
+def _dll_folders(
+    archive: Archive, files: Mapping[str, tuple[str, int]], libraries: Iterable[Library]
+) -> frozenset[str]:
+    dlls = [library.path for library in libraries if library.format == "pe"]
+    if not dlls:
+        return frozenset()
+    sizes = {name: size for name, (_, size) in files.items()}
+    return added_by_code(sizes, dlls, archive.read)
 
 
 class _Member(NamedTuple):

@@ -9,8 +9,8 @@ changes.
 
 On Windows, Python loads extension modules, and torch its DLLs, with `LoadLibraryExW(path, NULL,
 0x1100)`: what a DLL needs is looked for in its own folder, in the folder of python.exe, in folders
-added by `os.add_dll_directory` (`<name>.libs` by delvewheel's code), and in System32; never in
-PATH. Case does not count. Source: Microsoft, "Dynamic-link library search order".
+added by `os.add_dll_directory` (`<name>.libs` by delvewheel's code, others by the package's own:
+dll_folders.py), and in System32; never in PATH. Case does not count. Source: Microsoft, "Dynamic-link library search order".
 
 The wheels that a wheel leaves some of its libraries to, as PyTorch's Linux wheels do with NVIDIA's,
 are unpacked beside it, so its RUNPATHs lead from one into the other
@@ -20,7 +20,7 @@ hold is judged with it.
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -154,7 +154,10 @@ DRIVER = ("libcuda.so.1", "libnvidia-*")
 
 
 def resolve(
-    libraries: Iterable[Library], exclude: Sequence[str], dependencies: Iterable[Library] = ()
+    libraries: Iterable[Library],
+    exclude: Sequence[str],
+    dependencies: Iterable[Library] = (),
+    dll_folders: Collection[str] = (),
 ) -> list[Need]:
     """Every need of every loadable library, and who answers it. All are looked at, so needs of
     needs are covered.
@@ -165,6 +168,7 @@ def resolve(
             looked at.
         exclude: Name patterns (`fnmatch`) of libraries that may be missing, besides the NVIDIA
             driver's.
+        dll_folders: Folders in which the package's own code has Windows look, in lower case.
     """
     everything = list(libraries)
     loadable = [
@@ -212,9 +216,8 @@ def resolve(
             answered(library, name, _paths(library, name, folders)) for name in library.needed
         ]
     dlls = (library for library in everything if library.format == "pe")
-    return needs + resolve_dlls(
-        dlls, exclude, [library for library in from_dependencies if library.format == "pe"]
-    )
+    dlls_beside = [library for library in from_dependencies if library.format == "pe"]
+    return needs + resolve_dlls(dlls, exclude, dlls_beside, dll_folders)
 
 
 def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
@@ -297,13 +300,16 @@ def wants(library: Library) -> Iterator[tuple[str, str]]:
 
 
 def resolve_dlls(
-    libraries: Iterable[Library], exclude: Sequence[str], dependencies: Sequence[Library] = ()
+    libraries: Iterable[Library],
+    exclude: Sequence[str],
+    dependencies: Sequence[Library] = (),
+    dll_folders: Collection[str] = (),
 ) -> list[Need]:
     """`resolve` for DLLs and .pyd files."""
     loadable = [library for library in libraries if library.is_loadable]
     places: dict[tuple[str, str, str], str] = {}
     names: dict[tuple[str, str], str] = {}
-    added: set[str] = set()
+    added: set[str] = set(dll_folders)
     dependency_paths = {library.path for library in dependencies}
     for library in (*loadable, *dependencies):
         # Windows' names do not tell cases apart, and neither does its loader.

@@ -503,7 +503,9 @@ def _collect(
     for _ in range(_MAX_ROUNDS):
         libraries = [*contents.libraries, *(item.library for item in additions.values())]
         needs = resolve(
-            [library for library in libraries if library.machine == machine], options.exclude
+            [library for library in libraries if library.machine == machine],
+            options.exclude,
+            dll_folders=contents.dll_folders,
         )
         missing = {_key(need): need for need in needs if need.answer is Answer.MISSING}
         if not missing:

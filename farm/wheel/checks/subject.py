@@ -38,7 +38,9 @@ class Subject:
     def needs(self) -> list[Need]:
         """The needs of all libraries, each with who answers it."""
         contents = self.contents
-        return resolve(contents.libraries, self.policy.exclude, contents.dependencies)
+        return resolve(
+            contents.libraries, self.policy.exclude, contents.dependencies, contents.dll_folders
+        )
 
     @property
     def loadable(self) -> list[Library]:

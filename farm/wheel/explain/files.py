@@ -3,13 +3,14 @@
 import mmap
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.wheel.archive import Archive
+from farm.wheel.dll_folders import added_by_code
 from farm.wheel.elf import Symbols
 from farm.wheel.library import (
     Code,
@@ -83,7 +84,8 @@ class Files:
 
     @cached_property
     def needs(self) -> list[Need]:
-        return resolve(self.contents.libraries, (), self.contents.dependencies)
+        contents = self.contents
+        return resolve(contents.libraries, (), contents.dependencies, contents.dll_folders)
 
 
 def _package(folder: Path) -> Path:
@@ -142,7 +144,34 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
     neighbours = tuple(
         read(site / path) for path in sorted(ways - own_paths) if (site / path).is_file()
     )
-    return Contents(files={}, libraries=libraries, symbols=symbols, dependencies=neighbours)
+    return Contents(
+        files={},
+        libraries=libraries,
+        symbols=symbols,
+        dependencies=neighbours,
+        dll_folders=_dll_folders(folder, libraries),
+    )
+
+
+def _dll_folders(package: Path, libraries: Iterable[Library]) -> frozenset[str]:
+    """The folders with DLLs that the code of an installed package adds."""
+    dlls = [library.path for library in libraries if library.format == "pe"]
+    if not dlls:
+        return frozenset()
+    site = package.parent
+    modules = {
+        path.relative_to(site).as_posix(): path.stat().st_size
+        for path in package.rglob("*.py")
+        if path.is_file()
+    }
+
+    def content(name: str) -> bytes:
+        try:
+            return (site / name).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
+
+    return added_by_code(modules, dlls, content)
 
 
 def _libs(package: Path) -> list[Path]:

@@ -34,19 +34,34 @@ def plan():
 
 
 @pytest.fixture(scope="module")
-def built(wine, windows_python, require, plan, tmp_path_factory):
-    """What build.cmd of the rendered kit left on drive C, and what it said."""
+def toolchain(wine, windows_python, require, plan, tmp_path_factory):
     c = Path(wine["WINEPREFIX"]) / "drive_c"
-    folder = tmp_path_factory.mktemp("cuda13")
-    made = Toolchain(c, windows_python, folder, require, plan)
+    made = Toolchain(c, windows_python, tmp_path_factory.mktemp("cuda13"), require, plan)
     made.archives()
-    kit = made.kit(plan, folder / "kit")
-    subprocess.run(
-        ["wine", "cmd", "/d", "/c", "build.cmd"], cwd=kit, env=wine | {"FARM_PYTHON": windows_path(windows_python.exe)},
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    yield c, (c / "farm/out" / plan.digest[:12] / "build.log").read_text(errors="replace")
+    yield made
     made.remove()
+
+
+def build(toolchain, plan, kit):
+    """Start build.cmd of a kit to its end; the text of its log."""
+    wine = toolchain.python.wine
+    subprocess.run(
+        ["wine", "cmd", "/d", "/c", "build.cmd"],
+        cwd=kit,
+        env={**wine, "FARM_PYTHON": windows_path(toolchain.python.exe)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    log = toolchain.c / "farm/out" / plan.digest[:12] / "build.log"
+    return log.read_text(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def built(toolchain, plan):
+    """What build.cmd of the rendered kit left on drive C, and what it said."""
+    return toolchain.c, build(toolchain, plan, toolchain.kit(plan, toolchain.folder / "kit"))
 
 
 def test_nvidias_compiler_makes_code_for_the_card(built):
@@ -62,14 +77,22 @@ def test_nvidias_compiler_makes_code_for_the_card(built):
     assert "step build FAILED" not in log or "__security_cookie" in log, log
 
 
-def test_no_call_of_nvcc_set_up_another_toolset(built):
-    """The machine has a second toolset, and a vcvars64.bat that would set it up and say so.
-
-    What nvcc does without the plan's --use-local-env this stand-in cannot show: nvcc.exe then stops
-    earlier, at a cl.exe that is clang ("Host compiler targets unsupported OS").
+def test_nvcc_keeps_the_toolset_that_build_cmd_set_up(built, toolchain, plan):
+    """NVIDIA's nvcc.exe on a machine with a newer toolset beside the plan's: by default it sets up
+    the newer one for each call, as the same kit without the plan's flag shows.
     """
     c, log = built
-    assert not (c / "vc/vcvars64.log").exists(), log
+    set_up = c / "vc/vcvars64.log"
+    assert not set_up.exists(), log
+    kit = toolchain.kit(plan, toolchain.folder / "without")
+    script = kit / "build.cmd"
+    flag = 'set "NVCC_APPEND_FLAGS=--use-local-env'
+    lines = script.read_text().splitlines()
+    left_out = [line for line in lines if not line.startswith(flag)]
+    assert len(left_out) == len(lines) - 1
+    script.write_bytes("\r\n".join(left_out).encode() + b"\r\n")
+    log = build(toolchain, plan, kit)
+    assert "set up 14.44" in set_up.read_text(), log
 
 
 def test_a_library_that_the_wheels_lack_links_and_loads(built, wine, plan, tmp_path):

@@ -44,15 +44,16 @@ SYSTEM = (
 RUNTIME = ("mingw32", "mingwex", "moldname", "msvcrt")
 BUILD = "30133"
 NEWER = "14.44.35207"
-# The compiler is in the folder of its toolset, as Visual Studio has it: from there nvcc.exe finds
-# vcvars64.bat. Not below "Program Files": nvcc.exe would quote the path in a way that Wine's cmd
-# does not read.
+# The compiler is in the folder of its toolset, as Visual Studio has it: nvcc.exe looks above that
+# for vcvarsall.bat, by which it knows that the compiler is Microsoft's, and starts vcvars64.bat
+# there. Not below "Program Files": nvcc.exe would quote the path in a way that Wine's cmd does not
+# read.
 TOOLSETS = "studio/VC/Tools/MSVC"
 VCVARS = r"""@echo off
 set "VCToolsVersion={toolset}"
 set "VCINSTALLDIR=%~dp0..\..\"
 set "INCLUDE=C:\vc\sdk"
-set "PATH=C:\vc\bin;%PATH%"
+set "PATH=C:\studio\VC\Tools\MSVC\{toolset}\bin\Hostx64\x64;C:\vc\bin;%PATH%"
 """
 # As Microsoft's: without -vcvars_ver it sets up the newest toolset.
 VCVARS64 = r"""@echo off
@@ -202,6 +203,7 @@ class Toolchain:
         newest = self.c / "studio/VC/Auxiliary/Build/vcvars64.bat"
         newest.parent.mkdir(parents=True)
         newest.write_text(VCVARS64.format(newer=NEWER).replace("\n", "\r\n"))
+        shutil.copy(newest, newest.with_name("vcvarsall.bat"))
         for each in (toolset, NEWER):
             self.launcher(f"{TOOLSETS}/{each}/bin/Hostx64/x64/cl", r"C:\vc\bin\cl.exe")
 

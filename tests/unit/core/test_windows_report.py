@@ -1,11 +1,14 @@
 """report.py: what is sent back from a failed build on Windows holds no secret."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
+
+from farm.base import causes, failures
 
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG+bPxRfiCY",
@@ -35,6 +38,12 @@ GONE = (
 
 @pytest.fixture
 def report(root, tmp_path):
+    job = tmp_path / "job"
+    job.mkdir()
+    shutil.copy(root / "dockerfiles/scripts/report.py", job)
+    shutil.copy(causes.__file__, job)
+    (job / causes.PATTERNS).write_text(failures.document())
+
     def run(files, **environment):
         words = []
         for name, content in files.items():
@@ -48,7 +57,7 @@ def report(root, tmp_path):
         }
         command = [
             sys.executable,
-            root / "dockerfiles/scripts/report.py",
+            job / "report.py",
             target,
             *words,
             "absent.log=/nowhere/x",
@@ -68,8 +77,8 @@ def test_no_secret_ends_in_it(report, encoding):
     text = "\n".join(LINES.values()) + "\nkept: Jürgen, C:\\windows, 16 cores, part=2, nvcc fatal\n"
     who = {"USERNAME": "erika", "USERPROFILE": "C:\\Users\\Erika", "COMPUTERNAME": "ERIKAS-PC"}
     made = report({"build.log": text.encode(encoding)}, **SECRETS, **who)
-    assert list(made) == ["build.log"]
-    assert [word for word in GONE if word in made["build.log"]] == []
+    everything = "\n".join(made.values())
+    assert [word for word in GONE if word in everything] == []
     assert "kept: Jürgen, C:\\windows, 16 cores, part=2, nvcc fatal" in made["build.log"]
     assert "%USERPROFILE%\\AppData\\x.txt and [user]" in made["build.log"]
     assert "[AWS_SECRET_ACCESS_KEY] refused" in made["build.log"]
@@ -105,3 +114,18 @@ def test_what_the_plan_says_is_no_secret(report):
     )
     assert made["plan.json"] == plan
     assert made["build.log"] == "farm: canary 0.1.0 for sm35-avx-py311 on Windows; configure; [OWN]"
+
+
+def test_the_first_error_its_cause_and_what_to_do_are_in_it(report):
+    log = (
+        "farm: step build\nC:\\Users\\Erika\\a.cu\nFAILED: a.obj\n"
+        "LINK : fatal error LNK1248: image size (80A3C000) exceeds maximum allowable size\n"
+    )
+    made = report({"build.log": log.encode()}, USERNAME="erika")
+    assert "LNK1248" in made["cause.txt"]
+    assert "cause: " in made["cause.txt"]
+    assert "what to do: " in made["cause.txt"]
+
+
+def test_a_build_in_which_no_tool_failed_has_no_cause(report):
+    assert list(report({"build.log": b"farm: step build\nfarm: done: a.whl\n"})) == ["build.log"]

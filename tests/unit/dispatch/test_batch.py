@@ -2,11 +2,16 @@
 them.
 """
 
+import io
 import json
+import sys
 
 import pytest
 
 from farm.cli import batch, builds
+from farm.cli import plan as plan_command
+from farm.cli import runs as runs_commands
+from farm.cli.live_runs import LiveRuns
 from farm.cli.main import main
 from farm.run.built_here import built_here
 from farm.run.built_here import rows as rows_here
@@ -180,3 +185,138 @@ def test_plan_says_where_a_cluster_allows_less_time_than_the_recipe(project, cap
     path.write_text(path.read_text().replace("slurm: null", slurm))
     assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
     assert ("a job gets 10 of the recipe's 15 minutes" in capsys.readouterr().out) == said
+
+
+# --- what a batch shows while it is carried out
+
+
+class Screen(io.StringIO):
+    """A terminal: what is drawn on it, and what is printed above."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """Makes standard output and error one terminal of 110 columns and 8 lines, and returns it.
+
+    It is called in the test: pytest captures anew between the set-up and the test.
+    """
+    for name, value in (("COLUMNS", "110"), ("LINES", "8"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def open_screen():
+        terminal = Screen()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        return terminal
+
+    return open_screen
+
+
+@pytest.fixture
+def queued(project, journal):
+    """Two runs of one command that wait, each for another reason, and belong to a live process."""
+    assert farm(project, *SUBMIT) == 0
+    runs = journal.open_runs()[:2]
+    journal.note_waiting({runs[0].id: "every runner that fits is busy: big"})
+    for run in runs:
+        assert journal.claim(run.id)
+    return runs
+
+
+def end_at_the_first_look(monkeypatch, journal, runs):
+    """The runs end while the command looks for the first time, after it has drawn."""
+
+    def sleep(_seconds):
+        for run in runs:
+            journal.finish_run(run.id, "success", 0)
+
+    monkeypatch.setattr(runs_commands.time, "sleep", sleep)
+
+
+@pytest.mark.usefixtures("swarm")
+def test_a_batch_in_a_terminal_is_a_table_that_says_why_each_run_waits(
+    project, journal, queued, screen, monkeypatch
+):
+    end_at_the_first_look(monkeypatch, journal, queued)
+    terminal = screen()
+    assert farm(project, "wait", *(run.id for run in queued)) == 0
+    drawn = terminal.getvalue()
+    assert "every runner that fits is busy: big" in drawn
+    assert "\x1b[" in drawn  # drawn over, not a line for each change
+    for run in queued:
+        assert f"{run.id}  canary {run.request.variant}  success" in drawn
+
+
+@pytest.mark.usefixtures("swarm")
+def test_without_a_terminal_each_change_is_a_line(project, journal, queued, capsys, monkeypatch):
+    end_at_the_first_look(monkeypatch, journal, queued)
+    capsys.readouterr()
+    assert farm(project, "wait", *(run.id for run in queued)) == 0
+    output = capsys.readouterr()
+    assert "\x1b" not in output.err
+    first = queued[0]
+    text = (
+        f"{first.id}  canary {first.request.variant}  queued: every runner that fits is busy: big"
+    )
+    assert output.err.splitlines()[0] == text
+    assert len(output.err.splitlines()) == 2
+
+
+def test_a_table_is_no_higher_than_the_screen_and_shows_first_what_runs(screen):
+    row = {"package": "canary", "variant": "cpu-avx-py311", "seconds": 5.0, "progress": None}
+    rows = [
+        {**row, "id": f"run-{number:02}", "state": "queued", "started": None, "why": "busy"}
+        for number in range(20)
+    ]
+    rows.append({**row, "id": "run-99", "state": "running", "started": "now", "why": None})
+    terminal = screen()
+    with LiveRuns() as table:
+        table.update(rows)
+        lines = terminal.getvalue().splitlines()
+    assert len(lines) <= 8
+    assert "run-99" in lines[1]
+    assert "… and 16 more" in lines[-1]
+
+
+@pytest.fixture
+def cluster(project, tmp_path, monkeypatch):
+    """A cluster that answers by scripts: `sinfo` and `sacctmgr` print what is given."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    path = project / "ci/farm.yaml"
+    slurm = "slurm: {folder: /shared/farm, partition: gpu, qos: short}"
+    path.write_text(path.read_text().replace("slurm: null", slurm))
+
+    def answer(program, script):
+        (programs / program).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / program).chmod(0o755)
+
+    return answer
+
+
+def test_plan_names_the_limit_of_a_partition(project, cluster, capsys):
+    cluster("sinfo", "echo 'partition|gpu|5:00'")
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    text = "a job gets 5 of the recipe's 15 minutes: the limit of partition gpu"
+    assert text in " ".join(capsys.readouterr().out.split())
+
+
+def test_plan_names_the_limit_of_a_qos(project, cluster, capsys):
+    cluster("sinfo", "echo 'partition|gpu|2-00:00:00'")
+    cluster("sacctmgr", 'case "$*" in *qos*) echo "short|00:07:00";; esac')
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    assert "minutes: the limit of qos short" in " ".join(capsys.readouterr().out.split())
+
+
+def test_plan_is_printed_though_the_cluster_does_not_answer(project, cluster, capsys, monkeypatch):
+    monkeypatch.setattr(plan_command, "CLUSTER_S", 0.2)
+    cluster("sinfo", "exec sleep 20")
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "the time limits there are not known: Slurm on this machine does not answer" in output
