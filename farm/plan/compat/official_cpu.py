@@ -131,8 +131,8 @@ def best(question: Question) -> CpuAnswer:
     if not candidates and end:
         return CpuAnswer(None, problem=end)
     if not candidates:
-        what = f"torch {question.torch}" if question.torch else "wheel for the CPU"
-        return CpuAnswer(None, unknown=f"the catalogue has no {what} for {question.platform}")
+        wheel_text = f"torch {question.torch}" if question.torch else "wheel for the CPU"
+        return CpuAnswer(None, unknown=f"the catalogue has no {wheel_text} for {question.platform}")
     problems = [_problem(wheel, question) for wheel in candidates]
     running = problems.index(None) if None in problems else 0
     wheel = candidates[running]
