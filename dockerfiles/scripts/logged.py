@@ -25,8 +25,11 @@ import threading
 import time
 from pathlib import Path
 
+from text import quoted_line  # farm.base.text
+
 BUSY_S = 10.0
 EVERY_S = 60.0
+LONGEST = 1 << 15  # bytes of a line; a longer one becomes several
 TIME_IS_OVER = 75  # EX_TEMPFAIL of sysexits.h
 STEP = re.compile(rb"\[(\d{1,6})/(\d{1,6})\]")
 
@@ -103,19 +106,31 @@ class Log:
 
 
 def copy(source: int, log: Log, end: bytes) -> None:
-    """Writes what comes through a pipe into the log until `end` comes."""
-    held = b""
+    """Writes what comes through a pipe into the log until `end` comes, by lines: none of them looks
+    like one of the farm's own.
+    """
+    rest = b""
     while True:
-        held += os.read(source, 1 << 16)
-        text, found, _ = held.partition(end)
-        if found:
-            log.write(text)
+        rest += os.read(source, 1 << 16)
+        output, at_end, _ = rest.partition(end)
+        if at_end:
+            log.write(quoted(output))
             return
-        # What may be the beginning of the end waits for the rest.
-        keep = next((size for size in range(len(end) - 1, 0, -1) if held.endswith(end[:size])), 0)
-        ready = len(held) - keep
-        log.write(held[:ready])
-        held = held[ready:]
+        ready = rest.rfind(b"\n") + 1
+        if len(rest) - ready > LONGEST:
+            # A line without end; what may be the beginning of `end` waits for more.
+            ready = len(rest) - len(end)
+        log.write(quoted(rest[:ready]))
+        rest = rest[ready:]
+
+
+def quoted(output: bytes) -> bytes:
+    """Marks the lines of a program that look like lines of the farm."""
+    lines = [f"{quoted_line(line)}{os.linesep}".encode() for line in output.split(b"\n")[:-1]]
+    last = quoted_line(output.rpartition(b"\n")[2])
+    if last:
+        lines.append(f"{last}{os.linesep}".encode())
+    return b"".join(lines)
 
 
 def hold(path: str) -> None:

@@ -152,6 +152,11 @@ def log_lines(path: Path) -> list[str]:
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - MAX_READ))
         content = stream.read()
+    return printable_lines(content)
+
+
+def printable_lines(content: bytes) -> list[str]:
+    """Return the lines of a log, without what cannot be printed."""
     try:
         text = content.decode()
     except UnicodeDecodeError:

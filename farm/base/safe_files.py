@@ -13,7 +13,8 @@ import hashlib
 import os
 import secrets
 import stat
-from pathlib import Path
+import sys
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 from farm.base.errors import FarmError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 CHUNK = 1 << 20
+MAX_DEPTH = 100  # folders in each other that are read
 ACL = "system.posix_acl_access"  # acl(5); the entries beyond owner, group and others
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these
@@ -30,6 +32,10 @@ _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # to open a pipe without waiting for its writer
 _BINARY = getattr(os, "O_BINARY", 0)
+
+
+# How opening fails for a link, a socket, and a pipe or a device.
+_NOT_PLAIN = (errno.ELOOP, errno.ENXIO, errno.EINVAL)
 
 
 class UnsafeFolderError(FarmError):
@@ -70,7 +76,7 @@ def open_plain(
 
 
 @contextlib.contextmanager
-def open_folder(path: Path | str, *, below: Path | None = None) -> Iterator[int]:
+def open_folder(path: PurePath | str, *, below: Path | None = None) -> Iterator[int]:
     """Open a folder and give its descriptor.
 
     Args:
@@ -86,7 +92,7 @@ def open_folder(path: Path | str, *, below: Path | None = None) -> Iterator[int]
         descriptor = os.open(path, flags)
     else:
         descriptor = os.open(below, flags)
-        for part in Path(path).parts:
+        for part in PurePath(path).parts:
             outer = descriptor
             try:
                 descriptor = os.open(part, flags | _NOFOLLOW, dir_fd=outer)
@@ -96,6 +102,71 @@ def open_folder(path: Path | str, *, below: Path | None = None) -> Iterator[int]
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def plain_files(top: PurePath, *, below: Path) -> Iterator[tuple[PurePosixPath, IO[bytes] | None]]:
+    """Open each file of a folder in which another program may change anything meanwhile.
+
+    Args:
+        top: the folder, relative to `below`; no part of it may be a link.
+        below: a folder whose path is the user's own.
+
+    Yields:
+        What is there: the path below the folder, and the file, open until the next one is asked for.
+        Links, pipes, devices and folders in more than `MAX_DEPTH` others have no file.
+
+    Raises:
+        OSError: the system refuses to read something, or it was removed or replaced meanwhile.
+    """
+    folders = [PurePosixPath()]
+    while folders:
+        folder = folders.pop()
+        with _entries(below, top / folder) as (descriptor, names):
+            subfolders = []
+            for name in names:
+                path = folder / name
+                try:
+                    stream = _open_entry(below / top / path, descriptor)
+                except IsADirectoryError:
+                    subfolders.append(path)
+                except OSError as error:
+                    if error.errno not in _NOT_PLAIN:
+                        raise
+                    yield path, None
+                else:
+                    with stream:
+                        yield path, stream
+        if subfolders and len(folder.parts) >= MAX_DEPTH:
+            yield subfolders[0], None
+            continue
+        folders += reversed(subfolders)
+
+
+def _open_entry(path: Path, folder: int | None) -> IO[bytes]:
+    if folder is not None:
+        return open_plain(path.name, folder=folder)
+    # Windows: a link or a junction has this attribute, and a folder cannot be opened.
+    status = path.lstat()
+    if getattr(status, "st_file_attributes", 0) & stat.FILE_ATTRIBUTE_REPARSE_POINT:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return open_plain(path)
+
+
+@contextlib.contextmanager
+def _entries(below: Path, folder: PurePath) -> Iterator[tuple[int | None, list[str]]]:
+    """The descriptor of a folder below another, and the sorted names in it."""
+    if sys.platform == "win32":  # it opens no file relative to a folder
+        yield None, _names(below / folder)
+        return
+    with open_folder(folder, below=below) as descriptor:
+        yield descriptor, _names(descriptor)
+
+
+def _names(folder: Path | int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries)
 
 
 def copy_to(stream: IO[bytes], out: IO[bytes], limit: int) -> tuple[str, int]:

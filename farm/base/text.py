@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 # ESC sequences: CSI, OSC, two characters
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
 _BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
+# How the farm begins its own lines in a log, on Windows after the time.
+_OWN_LINE = re.compile(r"farm:(?=\s)")
 MAX_LINE = 2000
 MAX_SHORT = 400
 
@@ -35,6 +37,23 @@ def log_line(text: str, limit: int = MAX_LINE) -> str:
     out.
     """
     return plain(text.rstrip("\r\n").rsplit("\r", 1)[-1], limit)
+
+
+def quoted_line(line: bytes) -> str:
+    """A line of a program's output for a log in which the farm has lines, too.
+
+    Args:
+        line: The line as the program wrote it.
+
+    Returns:
+        The line as `log_line`, of any length. Where it looks like one of the farm's own, it is
+        marked as a quotation.
+    """
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        text = line.decode("cp1252", "replace")  # cl.exe writes in the system's encoding
+    return _OWN_LINE.sub("| farm:", log_line(text, len(text)))
 
 
 def plain_lines(text: str) -> str:

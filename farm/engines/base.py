@@ -75,7 +75,8 @@ class Job:
     `inputs`: folder in the container -> folder here, copied in before the start; `output` is the
     one that `collect` copies out; `volumes`: folder in the container -> name of one that is kept
     between jobs; `labels` find the attempt again after a restart; `platform` and `machine` are
-    those of its programs; `gpus`: how many it needs.
+    those of its programs; `gpus`: how many it needs; `own_init`: the command can be process 1 of a
+    container: it ends itself at `timeout_s`, passes signals on and reaps orphans.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Job:
     platform: str = DEFAULT
     machine: str = "x86_64"
     gpus: int = 0
+    own_init: bool = False
 
 
 def attempt_name(job: Job) -> str:

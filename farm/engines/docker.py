@@ -268,7 +268,7 @@ def _kernel_options(job: Job) -> dict[str, Any]:
         "cap_drop": CAP_DROP,
         "security_opt": SECURITY,
         # An init as process 1 reaps orphans and passes signals on to the command.
-        "init": True,
+        "init": not job.own_init,
         "device_requests": [DeviceRequest(count=-1, capabilities=[GPU])] if job.gpus else None,
     }
 
@@ -367,7 +367,8 @@ class DockerEngine:
             options = self._server_options(job)
         else:
             # The limit also holds when no one is left to watch.
-            command = ["timeout", "-k", "30", str(job.timeout_s), *job.command]
+            limit = [] if job.own_init else ["timeout", "-k", "30", str(job.timeout_s)]
+            command = [*limit, *job.command]
             options = _kernel_options(job)
         container = self.client.containers.create(
             job.image,

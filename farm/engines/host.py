@@ -31,8 +31,9 @@ from farm.base import processes
 from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.base.locks import lock, retry_while_open
 from farm.base.processes import end_requested, leave, limit_cpus, started
+from farm.base.safe_files import plain_files
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
-from farm.engines.transfer import RefusedOutputError, check_name, storing, too_large
+from farm.engines.transfer import OutputWriter, RefusedOutputError
 from farm.platforms.facts import here
 
 POLL_S = 0.2
@@ -463,19 +464,18 @@ class HostEngine:
         if job is None:
             raise InfrastructureError(f"job {handle} is gone, and its output with it")
         source = self._inside(job["output"])
-        remaining = max_bytes
-        written = []
-        for path, status in _files(source):
-            remaining -= status.st_size
-            if remaining < 0:
-                raise too_large(path.name, status.st_size, max_bytes)
-            check_name(path.name)
-            target = dest / path.relative_to(source)
-            with storing(path.name, target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target, follow_symlinks=False)
-            written.append(target)
-        return written
+        writer = OutputWriter(dest, max_bytes)
+        if not os.path.lexists(source):
+            return []
+        try:
+            # What the job left running may still change its output.
+            for path, stream in plain_files(source.relative_to(self.root), below=self.root):
+                writer.check(path.as_posix(), plain=stream is not None)
+                assert stream is not None
+                writer.write(path.as_posix(), path.parts, stream)
+        except OSError as error:
+            raise RefusedOutputError(f"the job's output cannot be read: {error}") from error
+        return writer.written
 
     def release(self, handle: str) -> None:
         if self.observe(handle).state not in FINAL:
@@ -495,22 +495,6 @@ class HostEngine:
                 processes.remove(mark.with_suffix(""))
                 mark.unlink()
         processes.remove(self._volumes / volume)
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The files below a folder that a job wrote, in the order of their names; links are never
-    followed.
-    """
-    for path in sorted(folder.iterdir()) if folder.exists() else ():
-        status = path.lstat()
-        if not processes.is_plain(status):
-            raise RefusedOutputError(
-                f"the job's output holds {path.name!r}, which is not a plain file"
-            )
-        if stat.S_ISDIR(status.st_mode):
-            yield from _files(path)
-        else:
-            yield path, status
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
 
 
 def _members(archive: tarfile.TarFile, dest: Path, max_bytes: int) -> list[Path]:
-    writer = _Writer(dest, max_bytes)
+    writer = OutputWriter(dest, max_bytes)
     for member in archive:
         if member.isdir():
             continue
@@ -226,7 +226,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a zip below `dest`, as `unpack` does. Sizes are counted, not
     believed.
     """
-    writer = _Writer(dest, max_bytes)
+    writer = OutputWriter(dest, max_bytes)
     try:
         with zipfile.ZipFile(archive) as opened:
             for member in opened.infolist():
@@ -260,7 +260,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
     return writer.written
 
 
-class _Writer:
+class OutputWriter:
     """Writes the files of a job's output below a folder, so many bytes of them at most."""
 
     def __init__(self, dest: Path, max_bytes: int) -> None:

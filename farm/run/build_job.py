@@ -31,10 +31,8 @@ ADVICE = {
     "raise slurm.minutes; `farm retry` continues with what is compiled",
 }
 """Hints for an end that the engine itself explains."""
-NOTED = ("+ ", "farm: step", "farm: waits")
-"""How build.sh marks what it does: the shell's trace of its commands, its own steps, and the run
-that it waits for.
-"""
+NOTED = ("farm: step", "farm: waits")
+"""How the lines begin that steps.py writes itself; it marks such lines of programs."""
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 TREE = "/farm/src"
@@ -118,6 +116,7 @@ def make_job(
         volumes=volumes or {},
         platform=plan.platform,
         machine=plan.machine,
+        own_init=bool(image) and system.own_init,
     )
 
 

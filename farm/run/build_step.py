@@ -34,7 +34,7 @@ from farm.run.build_job import (
     the_wheel,
     tree_volume,
 )
-from farm.run.inputs import fetch_all, gathered
+from farm.run.inputs import fetch_all, gathered, refuse_notes
 from farm.run.journal import Attempt, EventKind, Job, Result
 from farm.run.resume import BuildState, Stage
 from farm.run.run_context import CancelledError, RunContext
@@ -463,6 +463,8 @@ class BuildStep:
         judge(observed, run.folder / "build.log", run.plan.platform)
         _collect(engine, handle, part, run.backend(attempt.runner).max_output)
         the_wheel(part / "wheel")
+        if not engine.traits.gathers:
+            refuse_notes(part)
         retry_while_open(part.rename, run.build_dir)
 
     def _made_progress(self, attempt: Attempt) -> bool:

@@ -808,6 +808,20 @@ class BuildInputs(Model):
     cache: Annotated[str, Field(max_length=300)] | None = None
 
 
+def refuse_notes(output: Path) -> None:
+    """Refuse a build's output with something in the place of the controller's own notes.
+
+    Raises:
+        BuildFailedError: The build left it.
+    """
+    file = output / INPUTS_FILE
+    if os.path.lexists(file):
+        raise BuildFailedError(
+            f"the build left {INPUTS_FILE} in its output, where the farm notes its inputs",
+            hint="a build writes below wheel/ and lib/ alone",
+        )
+
+
 def read_inputs(file: Path) -> BuildInputs:
     """The inputs that another machine's build noted; BuildFailedError: the file is none of ours."""
     try:

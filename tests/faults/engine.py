@@ -37,10 +37,10 @@ def a_wheel():
         return name, build_wheel(Path(folder), name).path.read_bytes()
 
 
-def output():
-    """What a build leaves."""
+def output(**others):
+    """What a build leaves; `others`: files beside the wheel and its library."""
     wheel, data = a_wheel()
-    files = {f"wheel/{wheel}": data, "lib/libx.so": b"ELF" * 300}
+    files = {f"wheel/{wheel}": data, "lib/libx.so": b"ELF" * 300, **others}
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path, data in files.items():

@@ -22,6 +22,7 @@ from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import Build, load_matrix
 from farm.plan.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
+from farm.plan.platforms.linux import JOB_SCRIPTS as LINUX_JOB_SCRIPTS
 from farm.plan.platforms.windows import JOB_SCRIPTS, SCRIPTS
 from farm.plan.platforms.windows import TOOLKIT_SCRIPTS as WINDOWS_TOOLKIT
 from farm.plan.render import render
@@ -35,7 +36,9 @@ WINDOWS_SCRIPTS = (*SCRIPTS, *WINDOWS_TOOLKIT)
 COPIED = {
     f"scripts/{name}" for name in (*COMMON_SCRIPTS, *PYTHON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)
 }
-COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "run_build.py", "causes.py", "causes.json"}
+MODULES = {"causes.py", "text.py"}  # of farm.base
+COPIED_IMAGE = COPIED | {f"scripts/{name}" for name in MODULES}
+COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, *LINUX_JOB_SCRIPTS, *MODULES, "causes.json"}
 BRANCHES = {
     "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
     "torch-sm121-armv9": ("pytorch-2.10-python313", "pytorch-python313-cuda13_0-sm121-armv9"),
@@ -110,7 +113,9 @@ def rendered(case: str) -> tuple[Plan, dict[str, str]]:
 def written(plan: Plan) -> dict[str, str]:
     """The files of a plan's image and job that are not copied as they are."""
     texts = render(ROOT, plan)
-    image = {f"image/{name}": text for name, text in texts.image.items() if name not in COPIED}
+    image = {
+        f"image/{name}": text for name, text in texts.image.items() if name not in COPIED_IMAGE
+    }
     job = {
         name: text
         for name, text in texts.job.items()
@@ -244,7 +249,7 @@ def test_copied_scripts_are_those_of_the_project(case):
     texts = render(ROOT, plan)
     image, copied = (
         texts.image,
-        {name: text for name, text in texts.job.items() if name == "run_build.py"},
+        {name: text for name, text in texts.job.items() if name in LINUX_JOB_SCRIPTS},
     )
     scripts = {name for name in image if name in COPIED}
     if plan.platform == "macos":
@@ -256,6 +261,9 @@ def test_copied_scripts_are_those_of_the_project(case):
     assert ("run_build.py" in copied) == (plan.platform == "linux")
     for name, text in copied.items():
         assert text.encode() == (ROOT / "dockerfiles/scripts" / name).read_bytes()
+    for name in MODULES & {*texts.job}:
+        assert texts.job[name].encode() == (ROOT / "farm/base" / name).read_bytes()
+    assert "text.py" in texts.job
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -22,7 +22,7 @@ from farm.plan.compat.stack import reaches
 
 class Maker(Model):
     """One kind of build by someone else (`makers.yaml`). `install` may hold `{arch}`, the SM of the
-    card.
+    card; `commit` is that of the recipes at which the row was read, None where it was no repository.
     """
 
     maker: str
@@ -38,6 +38,7 @@ class Maker(Model):
     has: str
     lacks: str
     source: str
+    commit: str | None = Field(pattern=r"^[0-9a-f]{40}$")
     unconfirmed: str
 
 

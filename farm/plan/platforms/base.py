@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from farm import catalog
@@ -57,6 +58,10 @@ class Templates:
     def script(self, name: str) -> str:
         """The text of a script that is copied as it is."""
         return (self.scripts / name).read_text(encoding="utf-8")
+
+    def module(self, module: ModuleType) -> str:
+        """The text of a module of the farm, for the scripts of a build that import it."""
+        return Path(str(module.__file__)).read_text(encoding="utf-8")
 
 
 class Platform:
@@ -139,10 +144,12 @@ class Platform:
     def container_command(self, output: str, _limit_s: int) -> tuple[str, ...]:
         """The command of the build in a container, which ends with 124 after `_limit_s` seconds.
 
-        Where `timeout` of coreutils is in every image, the engine itself sees to that.
+        Where it is no `own_init`, the engine itself sees to that, by `timeout` of coreutils.
         """
         return self.host_command(output)
 
+    own_init = False
+    """True if `container_command` can be process 1 of a container, see `Job.own_init`."""
     cache_folders: tuple[str, ...] = ()
     """Folders of a container that volumes keep from build to build. Platforms whose build tree
     itself is in a volume need none.

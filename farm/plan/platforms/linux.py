@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm import catalog
+from farm.base import text as cleaning
 from farm.base.text import json_lines
 from farm.catalog import redist
 from farm.catalog.models import DebianRelease
@@ -24,6 +25,7 @@ TOOLKIT_SCRIPTS = {
     "nvidia": ("install_toolkit.py",),
     "wheels": ("install_cuda_wheels.py", "install_debian_cuda.py"),  # the first imports the second
 }
+JOB_SCRIPTS = ("run_build.py", "steps.py")
 PYTHON_SCRIPTS = ("install_python.py", "install_toolkit.py")  # the first imports the second
 PYTHON_PREFIX = "/opt/python"
 
@@ -45,7 +47,13 @@ class Linux(Platform):
         self, templates: Templates, plan: Plan, values: Mapping[str, Any]
     ) -> tuple[Files, Files]:
         _, job = super().render(templates, plan, values)
-        return _image(templates, plan), job | {"run_build.py": templates.script("run_build.py")}
+        scripts = {name: templates.script(name) for name in JOB_SCRIPTS}
+        return _image(templates, plan), job | scripts | {"text.py": templates.module(cleaning)}
+
+    own_init = True
+
+    def container_command(self, _output: str, limit_s: int) -> tuple[str, ...]:
+        return ("python3", "-E", "-s", "/farm/job/steps.py", str(limit_s))
 
 
 PLATFORM = Linux()

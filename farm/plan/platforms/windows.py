@@ -25,6 +25,7 @@ from pydantic import Field, model_validator
 
 from farm import catalog
 from farm.base import causes, failures
+from farm.base import text as cleaning
 from farm.base.errors import (
     FarmError,
     InfrastructureError,
@@ -222,6 +223,7 @@ def _source(plan: Plan) -> Files:
 def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     """Files of both the image and a host's build: scripts, and lists of files to fetch."""
     files = {name: templates.script(name) for name in SCRIPTS}
+    files["text.py"] = templates.module(cleaning)  # logged.py imports it
     # With a hash each, pip refuses what is not pinned here.
     files["requirements.txt"] = "".join(
         f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels
@@ -472,7 +474,7 @@ class Windows(Platform):
             ):  # a build of an image sees no folder of the host
                 image["archives.txt"] = job["archives.txt"]
         # The farm's own reader of logs: build.cmd says the cause where the farm is not installed.
-        job["causes.py"] = Path(causes.__file__).read_text(encoding="utf-8")
+        job["causes.py"] = templates.module(causes)
         job[causes.PATTERNS] = failures.document()
         return image, job | {name: templates.script(name) for name in JOB_SCRIPTS} | _source(plan)
 

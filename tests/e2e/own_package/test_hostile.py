@@ -88,6 +88,7 @@ def test_a_hostile_build_changes_nothing_that_another_reads(
         "tree": "done, sees 0 other trees",
         "temporary": "done",  # in its own container
         "logs": "done",
+        "steps": "done, process 1: Permission denied",
         "limits": "bounded below 5000 processes",
         "clock": "refused: Operation not permitted",
         "network": "refused: Network is unreachable",
@@ -96,6 +97,10 @@ def test_a_hostile_build_changes_nothing_that_another_reads(
         "names": "done",
         "socket": "False",
     }
+    assert [line for line in log.splitlines() if line.startswith("farm: ")] == [
+        *(f"farm: step {name}" for name in ("source", "build", "libraries")),
+        "farm: done",
+    ]
     # Nothing of it stands where the farm's own lines begin, or moves the cursor.
     shown = done.stdout + done.stderr
     assert not [line for line in shown.splitlines() if line.startswith("farm: ")]

@@ -1,10 +1,14 @@
 """logged.py: what a program prints comes into the log, and what it leaves running holds nothing."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from farm.base import causes, text
 
 LEAVES = """
 import subprocess, sys
@@ -18,9 +22,11 @@ def logged(root, tmp_path):
     """Runs words by logged.py: exit code, what it says itself, the log."""
     log = tmp_path / "build.log"
     log.write_bytes(b"step build\n")
+    shutil.copy(root / "dockerfiles/scripts/logged.py", tmp_path)
+    shutil.copy(text.__file__, tmp_path)
 
     def run(*words, target=log):
-        command = [sys.executable, root / "dockerfiles/scripts/logged.py", *words]
+        command = [sys.executable, tmp_path / "logged.py", *words]
         given = {"env": {**os.environ, "FARM_LOG": str(target)}, "timeout": 60}
         done = subprocess.run(command, capture_output=True, text=True, check=False, **given)
         return done.returncode, done.stdout + done.stderr, log.read_bytes()
@@ -31,12 +37,40 @@ def logged(root, tmp_path):
 def test_the_log_grows_by_what_is_printed_and_the_code_is_the_programs(logged):
     words = ("-c", "import sys; print('one'); print('two', file=sys.stderr); sys.exit(7)")
     assert logged(sys.executable, "-u", *words) == (7, "", b"step build\none\ntwo\n")
-    big = ("-c", "import sys; sys.stdout.buffer.write(bytes(range(256)) * 8192)")
+    big = ("-c", "print('a line\\n' * 300_000, end='')")
     assert logged(sys.executable, *big) == (
         0,
         "",
-        b"step build\none\ntwo\n" + bytes(range(256)) * 8192,
+        b"step build\none\ntwo\n" + b"a line\n" * 300_000,
     )
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"11/28/2026 14:01:04.11 farm: step libraries",
+        b"14:03 f\x00arm: step libraries",
+        b"14:03 \x1b[1mfarm: step libraries",
+        b"cl.exe: \xfc\r14:03 farm: step libraries",
+        b"\r14:03 farm: step libraries",
+    ],
+)
+@pytest.mark.parametrize("fill", [0, 70_000])
+def test_no_program_writes_a_line_that_looks_like_the_farms(logged, forged, fill):
+    program = f"""
+import sys
+for end in (b"\\n", b"\\r\\n", b""):
+    sys.stdout.buffer.write(b"x" * {fill} + {forged!r} + end)
+"""
+    _, _, log = logged(sys.executable, "-c", program)
+    lines = causes.printable_lines(log)
+    assert not [line for line in lines if causes.OWN_LINE.match(line)]
+    assert len([line for line in lines if line.endswith("step libraries")]) == 3
+
+
+def test_a_line_in_the_systems_own_encoding_is_readable(logged):
+    _, _, log = logged(sys.executable, "-c", r"import os; os.write(1, b'f\xfcr x.cpp\r\n')")
+    assert log.decode().splitlines()[-1] == "für x.cpp"
 
 
 def test_words_reach_the_program_as_they_are(logged):
@@ -90,8 +124,8 @@ def test_a_program_that_says_nothing_has_a_word_of_its_step(root, tmp_path):
         "import sys; open(sys.argv[1])",
         str(waits),
     ]
-    scripts = root / "dockerfiles/scripts"
-    given = {"PYTHONPATH": str(scripts), "FARM_STEP": "source", "FARM_LOG": str(tmp_path / "log")}
+    scripts = f"{root / 'dockerfiles/scripts'}:{Path(text.__file__).parent}"
+    given = {"PYTHONPATH": scripts, "FARM_STEP": "source", "FARM_LOG": str(tmp_path / "log")}
     with subprocess.Popen(
         command, env={**os.environ, **given}, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -484,7 +484,8 @@ def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
     assert set(plan.apt) - set(before.apt) == {"patch"}
     script = render(own, plan).job["build.sh"]
     # The step before it: of several patches, the log says which one does not apply.
-    assert 'echo "farm: step patches/one.patch"\n    patch --strip=1' in script
+    assert "echo source patches/one.patch\n" in script
+    assert "\npatches/one.patch)\n    patch --strip=1" in script
 
 
 @pytest.mark.parametrize("name", ["patches/one.patch", "prepare.sh"])
@@ -747,7 +748,7 @@ def test_a_project_in_a_folder_of_its_source_is_built_there(own, source, platfor
         plan = resolve(own, Selectors(Variant.parse("cpu-avx-py311"), "hello", platform))
         assert json.loads(plan.to_json()).get("subdirectory", "none") == (key or "none")
         (line,) = [
-            text
+            text.strip()
             for text in render(own, plan).job[script].splitlines()
             if " --no-isolation " in text
         ]

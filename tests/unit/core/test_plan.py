@@ -90,7 +90,14 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
     assert judge(root, selectors).buildable
     rendered = render(root, plan)
     recipes_own = {name for name in rendered.job if name.startswith("recipe/")}
-    own = {"build.sh", "plan.json", "run_build.py", "tiers.cmake"} | recipes_own
+    own = {
+        "build.sh",
+        "plan.json",
+        "run_build.py",
+        "steps.py",
+        "text.py",
+        "tiers.cmake",
+    } | recipes_own
     assert (
         set(rendered.job) >= {"build.cmd", "plan.json"}
         if platform == "windows"

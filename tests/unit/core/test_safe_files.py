@@ -8,18 +8,27 @@ import contextlib
 import hashlib
 import json
 import os
+import queue
 import struct
 import sys
 import tarfile
+import threading
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
 from farm.base import safe_files
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.hashes import tree_digest
-from farm.base.safe_files import UnsafeFolderError, create_new, make_folder, open_plain, replacing
+from farm.base.safe_files import (
+    UnsafeFolderError,
+    create_new,
+    make_folder,
+    open_plain,
+    plain_files,
+    replacing,
+)
 from farm.run import inputs
 from farm.run.bundle import join_pieces
 from farm.run.standalone import bundle as standalone
@@ -354,3 +363,88 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(IsADirectoryError):
         open_plain(tmp_path)
+
+
+# --- the output of a job, which it may still be changing
+
+
+class Swapper(threading.Thread):
+    """A thread that, at each open below a folder, swaps every file there with a link to a
+    secret, and back at the next open.
+    """
+
+    def __init__(self, folder, secret):
+        super().__init__(daemon=True)
+        self.folder = folder
+        self.files = [path for path in folder.rglob("*") if path.is_file()]
+        self.secret = secret
+        self.wanted = queue.SimpleQueue()
+        self.done = queue.SimpleQueue()
+        self.opens = 0
+
+    def run(self):
+        while self.wanted.get():
+            for path in self.files:
+                kept = path.with_name(f".kept-{path.name}")
+                if path.is_symlink():
+                    kept.replace(path)
+                else:
+                    path.replace(kept)
+                    path.symlink_to(self.secret)
+            self.done.put(True)
+
+    def __call__(self, path):
+        if threading.current_thread() is self:
+            return
+        names = {str(file) for file in self.files} | {file.name for file in self.files}
+        if isinstance(path, str | os.PathLike) and str(path) in names:
+            self.opens += 1
+            self.wanted.put(True)
+            self.done.get(timeout=60)
+
+
+@pytest.fixture
+def output(tmp_path):
+    """A root folder with what a job wrote below farm/out."""
+    folder = tmp_path / "root/farm/out"
+    for name in ("wheel/x-1-py3-none-any.whl", "lib/a.so", "lib/b.so"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("the build's")
+    (tmp_path / "secret").write_text("secret")
+    return folder
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["links at odd opens", "links at even opens"])
+def test_no_file_that_a_thread_swaps_for_a_link_at_each_open_is_taken(tmp_path, output, first):
+    swapper = Swapper(output, tmp_path / "secret")
+    swapper.start()
+    taken = {}
+    with watching_opens(swapper):
+        if first:
+            swapper(output / "lib/a.so")
+        for path, stream in plain_files(PurePath("farm/out"), below=tmp_path / "root"):
+            taken[str(path)] = stream and stream.read()
+    swapper.wanted.put(False)
+    swapper.join()
+    assert swapper.opens >= 3
+    assert None in taken.values()
+    assert set(taken.values()) <= {None, b"the build's"}
+
+
+def test_each_file_of_an_output_is_opened_once(tmp_path, output):
+    opened = []
+    with watching_opens(lambda path: opened.append(str(path))):
+        taken = list(plain_files(PurePath("farm/out"), below=tmp_path / "root"))
+    assert len(taken) == 3
+    assert [opened.count(name) for name in ("x-1-py3-none-any.whl", "a.so", "b.so")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("replaced", ["farm", "farm/out", "farm/out/lib"])
+def test_an_output_behind_a_link_is_not_read(tmp_path, output, replaced):
+    folder = tmp_path / "root" / replaced
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    taken = []
+    with contextlib.suppress(OSError):
+        taken += plain_files(PurePath("farm/out"), below=tmp_path / "root")
+    assert "lib/a.so" not in [str(path) for path, _ in taken]

@@ -251,6 +251,8 @@ def test_a_volume_outlives_the_job_and_another_does_not_see_it(engine, start):
     [
         ("ln -s /etc/passwd out", 1 << 20, "not a plain file"),
         ("mkfifo out", 1 << 20, "not a plain file"),
+        ("rmdir ../out; ln -s /etc ../out", 1 << 20, "cannot be read"),
+        ("mkdir -p $(printf 'a/%.0s' $(seq 150))", 1 << 20, "not a plain file"),
         ("head -c 2000 /dev/zero > out", 1000, "larger than allowed"),
     ],
 )

@@ -2,8 +2,10 @@
 # Builds torch 2.6.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan DIGEST; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
+# With the name of a step it runs that one; without, steps.py calls it for each of them and says which one begins.
 set -euo pipefail
 FARM_ROOT="${FARM_ROOT:-/farm}"
+[ "$#" -gt 0 ] || exec python3 -E -s "$FARM_ROOT/job/steps.py"
 export BLAS=MKL
 export BUILD_CUSTOM_PROTOBUF=ON
 export BUILD_TEST=0
@@ -63,20 +65,20 @@ export USE_XPU=0
 export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" CARGO_BUILD_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
 export CCACHE_CONFIGPATH=/dev/null    # an earlier build may have left a ccache.conf: it could name a program to run
-mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
-rm -rf "$FARM_ROOT/out"
-mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
-cd -P "$FARM_ROOT/src"
-exec 9< .
-# Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
-mkdir -p "$FARM_ROOT/bin"
-for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
-for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+if [ "$1" = begin ]; then    # prints the names of the steps
+    rm -rf "$FARM_ROOT/out"
+    mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" "$FARM_ROOT/bin" "$FARM_ROOT/ccache"
+    # Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
+    for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
+    for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+    [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch prepare.sh
+    echo build libraries
+    exit
+fi
 export PATH="$PATH:$FARM_ROOT/bin"
-flock --nonblock 9 || { echo "farm: waits for another build in the same tree: $(cat .farm-holder 2>/dev/null || true)"; flock 9; }
-echo "${FARM_RUN:-a run}" > .farm-holder
-if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
-    echo "farm: step source"
+cd -P "$FARM_ROOT/src"
+case "$1" in
+source)
     find . -mindepth 1 ! -name .farm-holder -delete
     tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
     mkdir -p third_party/cpuinfo
@@ -123,26 +125,31 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     tar --extract --no-same-owner --file "$FARM_ROOT/source/21.tar" --directory third_party/tensorpipe/third_party/libuv --strip-components=1
     mkdir -p third_party/XNNPACK
     tar --extract --no-same-owner --file "$FARM_ROOT/source/22.tar" --directory third_party/XNNPACK --strip-components=0
-    echo "farm: step patches/0001-mkl-fft-strides.patch"
+    ;;
+patches/0001-mkl-fft-strides.patch)
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0001-mkl-fft-strides.patch"
-    echo "farm: step patches/0002-amx-without-avx512-tier.patch"
+    ;;
+patches/0002-amx-without-avx512-tier.patch)
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0002-amx-without-avx512-tier.patch"
-    echo "farm: step prepare.sh"
+    ;;
+prepare.sh)
     bash "$FARM_ROOT/job/recipe/prepare.sh"
+    ;;
+build)
     touch .farm-source
-fi
-# Meson and meson-python have no variable for the number of jobs, only one for the program.
-if ninja=$(command -v ninja); then
-    printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
-    chmod +x "$FARM_ROOT/bin/ninja-jobs"
-    export NINJA="$FARM_ROOT/bin/ninja-jobs"
-fi
-echo "farm: step build"
-ccache --zero-stats
-# The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
-# -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
-python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" .
-ccache --show-stats
-echo "farm: step libraries"
-python3 "$FARM_ROOT/scripts/collect_libraries.py" --exclude libcuda.so.1 --exclude libcublas.so.11 --exclude libcublasLt.so.11 --exclude libcupti.so.11.8 --exclude libnvrtc.so.11.2 --exclude libnvrtc-builtins.so.11.8 --exclude libcudart.so.11.0 --exclude libcufft.so.10 --exclude libcurand.so.10 --exclude libcusolver.so.11 --exclude libcusparse.so.11 --exclude libnvToolsExt.so.1 --exclude libnccl.so.2 --exclude 'libcudnn*.so.*' "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
-echo "farm: done"
+    # Meson and meson-python have no variable for the number of jobs, only one for the program.
+    if ninja=$(command -v ninja); then
+        printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
+        chmod +x "$FARM_ROOT/bin/ninja-jobs"
+        export NINJA="$FARM_ROOT/bin/ninja-jobs"
+    fi
+    ccache --zero-stats
+    # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
+    # -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
+    python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" .
+    ccache --show-stats
+    ;;
+libraries)
+    python3 "$FARM_ROOT/scripts/collect_libraries.py" --exclude libcuda.so.1 --exclude libcublas.so.11 --exclude libcublasLt.so.11 --exclude libcupti.so.11.8 --exclude libnvrtc.so.11.2 --exclude libnvrtc-builtins.so.11.8 --exclude libcudart.so.11.0 --exclude libcufft.so.10 --exclude libcurand.so.10 --exclude libcusolver.so.11 --exclude libcusparse.so.11 --exclude libnvToolsExt.so.1 --exclude libnccl.so.2 --exclude 'libcudnn*.so.*' "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
+    ;;
+esac
