@@ -86,6 +86,8 @@ class Jetson(Model):
 class Architectures(Table):
     RECORDS = ("architectures",)
     architectures: dict[str, Architecture]
+    not_built: dict[str, str]
+    not_built_source: str
     tegra: list[int]
     tegra_source: str
     jetson: Jetson

@@ -139,10 +139,7 @@ def answer_of(request: Request, project: Path) -> OfficialAnswer:
         builds_driver = _drivers_for(later, question.sms)
         builds = later if builds_driver else []
     if not builds and any(is_integrated(sm) for sm in question.sms):
-        jetson = catalog.architectures().jetson
-        no_build = no_build or (
-            f"on Jetson boards they run from CUDA {jetson.cuda} on, with {jetson.system}"
-        )
+        no_build = no_build or gpus.jetson_note()
     return OfficialAnswer(
         request=request,
         answer=official.best(question),

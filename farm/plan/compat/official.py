@@ -15,7 +15,7 @@ from pydantic import Field
 from farm import catalog
 from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER, number, paste
-from farm.catalog.gpus import gpus, ptx_compiles, sass_runs, without_variant
+from farm.catalog.gpus import gpus, jetson_note, ptx_compiles, sass_runs, without_variant
 from farm.catalog.models import VERSION, Dropped, OfficialWheel
 from farm.plan.compat.stack import reaches
 
@@ -256,8 +256,7 @@ def facts() -> dict[str, Any]:
         "tegra": cards.tegra,
         "arm_alone": cards.arm_alone,
         "no_variant": {sm: why for sm in known_sms if (why := without_variant(sm))},
-        "jetson": f"on Jetson boards they run from CUDA {cards.jetson.cuda} on, with "
-        f"{cards.jetson.system}",
+        "jetson": jetson_note(),
         "platforms": PLATFORMS,
         "pythons": pythons(),
         "branches": catalog.NEXT_BRANCH,
@@ -279,6 +278,7 @@ def facts() -> dict[str, Any]:
         "makers": [
             row.model_dump() | {"source": makers().sources[row.source]} for row in makers().makers
         ],
+        "beside": [row.model_dump() for row in makers().beside],
         **paste.facts(),
     }
 
@@ -438,8 +438,10 @@ def why_not_newer(question: Question, wheel: Wheel) -> str | None:
 
 def end_of_support(sm: int) -> Dropped | None:
     """Upstream's announcement that ends its wheels for a card; None: the newest release has
-    some.
+    some, or none ever had.
     """
+    if not any(has_code(wheel, sm) for wheel in wheels()):
+        return None
     rows = [row for row in catalog.dropped() if row.sm_from <= sm < row.sm_below]
     if not rows:
         return None

@@ -350,7 +350,10 @@ const Answers = (facts) => {
   function otherMakers(q) {
     const rows = others(q);
     const about = (row) => `${row.maker}: torch ${row.torch}, CUDA ${row.cuda}. Has ${row.has}; lacks ${row.lacks}; not confirmed: ${row.unconfirmed}.`;
-    return rows.length ? [heading("Other makers"), ...rows.flatMap((row) => [line(about(row)), command(row.install)])] : [];
+    const beside = facts.beside.filter((row) => q.sms.some((sm) => row.sm.includes(sm)))
+      .map((row) => note(`Beside torch, ${row.maker}: ${row.has}; lacks ${row.lacks}; not confirmed: ${row.unconfirmed}.`));
+    if (!rows.length && !beside.length) return [];
+    return [heading("Other makers"), ...rows.flatMap((row) => [line(about(row)), command(row.install)]), ...beside];
   }
 
   // The answer about cards: the line to copy first.

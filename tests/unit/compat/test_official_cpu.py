@@ -94,3 +94,23 @@ def test_a_card_with_a_report_against_it_says_so(capsys):
     words = ["why", "--official", "--gpu", "K80", "--torch", "2.7.1"]
     assert main(["--project", str(PROJECT), *words]) == 0
     assert "reports an error on a K80" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("card", "code", "texts", "absent"),
+    [
+        ("Rubin", 2, ["is the name of an architecture", "--gpu sm_107"], "nearest"),
+        ("VR200", 2, ["is sm_107", "no PyTorch of the catalogue is built for it"], "yes"),
+        ("RTX 6000", 2, ["--gpu sm_75 or --gpu sm_89 or --gpu sm_120"], "yes"),
+        ("Jetson Nano", 3, ["Armv8.0", "for JetPack 4 to 6 NVIDIA has wheels"], "the end"),
+        ("Jetson AGX Xavier", 3, ["nv23.06-cp38", "for JetPack 4 to 6"], "the end"),
+        ("GTX 1080 Ti", 0, ["the end: torch 2.14 is the last"], "torchruntime"),
+        ("Tesla K80", 0, ["beside torch, torchruntime"], "nothing"),
+        ("H100", 0, ["pip install torch==2.15.0"], "the end"),
+    ],
+)
+def test_cards_of_which_less_is_known(official, card, code, texts, absent):
+    answered, said = official("--gpu", card)
+    assert answered == code
+    assert [text for text in texts if text not in said] == []
+    assert absent not in said

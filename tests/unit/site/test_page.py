@@ -173,6 +173,14 @@ def test_wheels_for_the_cpu_are_the_same(page):
 @pytest.mark.parametrize(
     ("typed", "platform", "texts"),
     [
+        ("Rubin", "linux", ["is the name of an architecture", "sm107"]),
+        ("VR200", "linux", ["is sm_107: no PyTorch of the catalogue is built for it"]),
+        ("Blackwell", "linux", ["is the name of an architecture"]),
+        ("RTX 6000", "linux", ["sold with several chips: sm_75, sm_89, sm_120"]),
+        ("GPU 0: NVIDIA RTX 6000 (UUID: GPU-1)", "linux", ["sm_75, sm_89, sm_120"]),
+        ("Jetson Nano", "linux", ["Armv8.0", "for JetPack 4 to 6"]),
+        ("GTX 680", "linux", ["CUDA 10.2 was the last toolkit for sm_30"]),
+        ("Tesla K80", "linux", ["Beside torch, torchruntime"]),
         ("cpu-avx", "linux", ["runs on a CPU with avx", "whl/cpu", "was not examined here"]),
         ("cpu", "windows", ["runs on the CPU", "windows-x86_64"]),
         (
@@ -182,7 +190,7 @@ def test_wheels_for_the_cpu_are_the_same(page):
         ),
     ],
 )
-def test_a_cpu_has_its_wheel(page, typed, platform, texts):
+def test_what_is_shown_for_a_text(page, typed, platform, texts):
     (parts,) = page(RUN, [(typed, platform)])
     text = " ".join(part[2] for part in parts)
     assert [words for words in texts if words not in text] == []
