@@ -16,21 +16,23 @@ class Advice:
 
     Attributes:
         torch: Its release.
-        cuda: Its CUDA; None for a CPU.
+        cuda: Its CUDA; None: a wheel for CPUs.
         pip: The line that installs it.
         end: Upstream's announcement that later releases leave the cards out.
+        python: The Python that it is for; None: any of its own.
     """
 
     torch: str
     cuda: str | None
     pip: str
     end: str | None
+    python: str | None = None
 
     @property
     def text(self) -> str:
         """The advice in one sentence, without the line to copy."""
         if self.cuda is None:
-            return f"PyTorch's own wheel of torch {self.torch} runs on such CPUs"
+            return f"PyTorch's own wheel of torch {self.torch} for CPUs runs there"
         return f"PyTorch's own wheel of torch {self.torch} with CUDA {self.cuda} runs on such cards"
 
 
@@ -43,19 +45,25 @@ def advice(question: Question) -> Advice | None:
     Returns:
         The newest one; None where there is none, or where something of it does not work there.
     """
-    old_cpu = catalog.official().old_cpus.get(question.cpu or "")
+    if question.cpu in catalog.official().old_cpus:
+        return None
     if not question.sms:
-        on_cpu = official_cpu.best(question)
-        if not on_cpu.runs or on_cpu.wheel is None or old_cpu:
-            return None
-        return Advice(on_cpu.wheel.torch, None, on_cpu.wheel.pip, on_cpu.newer)
+        return _for_cpus(question)
     answer = official.best(question)
-    if not answer.runs or answer.wheel is None or answer.without or old_cpu:
+    if not answer.runs or answer.wheel is None or answer.without:
         return None
     ends = (official.end_of_support(sm) for sm in question.sms)
     end = next((row for row in ends if row), None)
     wheel = answer.wheel
-    return Advice(wheel.torch, wheel.cuda, wheel.pip, end.text if end else None)
+    return Advice(wheel.torch, wheel.cuda, wheel.pip, end.text if end else None, question.python)
+
+
+def _for_cpus(question: Question) -> Advice | None:
+    """The same for a machine without a GPU; upstream must say that it runs on such a CPU."""
+    answer = official_cpu.best(question)
+    if not answer.runs or answer.wheel is None or question.cpu is None:
+        return None
+    return Advice(answer.wheel.torch, None, answer.wheel.pip, answer.newer, question.python)
 
 
 def advice_for(plan: Plan) -> Advice | None:
@@ -64,7 +72,7 @@ def advice_for(plan: Plan) -> Advice | None:
     A build with options of its own is not needless: upstream's wheel has none of them.
     """
     variant = plan.parsed_variant
-    if plan.package != "torch" or not variant.sms or _has_own_options(plan):
+    if plan.package != "torch" or _has_own_options(plan):
         return None
     place = f"{plan.platform}-{variant.machine}"
     answer = advice(Question(variant.sms, place, python=variant.python, cpu=variant.cpu))

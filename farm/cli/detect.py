@@ -8,7 +8,7 @@ from typing import Any
 
 from farm.catalog import number
 from farm.cli import show
-from farm.cli.advice import advice
+from farm.cli.advice import Advice, advice
 from farm.cli.selection import project_of
 from farm.index.backends import open_store
 from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
@@ -92,7 +92,7 @@ def detect(
     return Detected(
         readings=readings,
         recommendation=recommendation,
-        first=_first(question, recommendation, builds, unread=readings.unclaimed_gpus > 0),
+        first=_first(_upstream(question, readings), recommendation, builds),
         elsewhere=tuple(_other_makers(question)) if question else (),
         newer=_why_not_newer(question) if question else None,
     )
@@ -132,26 +132,26 @@ def _best(question: Question) -> Answer | CpuAnswer:
     return official.best(question) if question.sms else official_cpu.best(question)
 
 
-def _first(
-    question: Question | None,
-    recommendation: Recommendation,
-    builds: Sequence[FarmBuild],
-    *,
-    unread: bool,
-) -> tuple[str, str] | None:
-    """What to say first: the wheel of PyTorch, else one of the index, else a build and its cost.
+def _upstream(question: Question | None, readings: Readings) -> Advice | None:
+    """PyTorch's own wheel for a machine; of one without a GPU, that for CPUs."""
+    if question is None:
+        return None
+    cards_left_out = readings.gpus or readings.unclaimed_gpus
+    if not question.sms and cards_left_out:
+        return None
+    return advice(question)
 
-    `unread`: there is a card that no driver tells about, so that a wheel for the CPU is not all.
-    """
-    upstream = advice(question) if question and not unread else None
-    if question and upstream:
-        cuda = f", CUDA {upstream.cuda}" if upstream.cuda else " for the CPU"
-        python = f" for Python 3.{question.python[3:]}" if question.python else ""
+
+def _first(
+    upstream: Advice | None, recommendation: Recommendation, builds: Sequence[FarmBuild]
+) -> tuple[str, str] | None:
+    """What to say first: the wheel of PyTorch, else one of the index, else a build and its cost."""
+    if upstream:
+        flavour = f"CUDA {upstream.cuda}" if upstream.cuda else "for CPUs"
+        python = f", Python 3.{upstream.python[3:]}" if upstream.python else ""
         end = f" ({upstream.end})" if upstream.end else ""
-        return (
-            f"PyTorch's own wheel runs here: torch {upstream.torch}{cuda}{python}{end}",
-            upstream.pip,
-        )
+        text = f"PyTorch's own wheel runs here: torch {upstream.torch}, {flavour}{python}{end}"
+        return text, upstream.pip
     if recommendation.pip:
         return "a wheel of the index is for this machine", recommendation.pip
     if builds and recommendation.submit:
@@ -205,7 +205,7 @@ def _other_makers(question: Question) -> Iterator[tuple[str, str, str]]:
 def _release(answer: Answer | CpuAnswer) -> str:
     if isinstance(answer, Answer) and answer.wheel:
         return f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}"
-    return f"torch {answer.wheel.torch} for the CPU" if answer.wheel else ""
+    return f"torch {answer.wheel.torch}, for CPUs" if answer.wheel else ""
 
 
 def _print(detected: Detected) -> None:
