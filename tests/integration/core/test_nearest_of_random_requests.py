@@ -7,7 +7,7 @@ import pytest
 from farm import catalog
 from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
 from farm.plan.variant import PYTHONS, Variant
 from tests.unit.core.test_nearest_plans import CARDS, ROOT, VERSIONS, hold
 
@@ -33,7 +33,7 @@ def random_requests(seed, number):
             if draw.random() < OPTION_OFTEN:
                 options[name] = Choice(draw.choice(list(versions())), "test")
         channel = draw.choice(channels) if draw.random() < CHANNEL_OFTEN else None
-        yield Selectors(variant, draw.choice(PACKAGES), draw.choice(PLATFORMS), channel, options)
+        yield BuildRequest(variant, draw.choice(PACKAGES), draw.choice(PLATFORMS), channel, options)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

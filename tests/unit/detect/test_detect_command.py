@@ -14,8 +14,8 @@ from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.reader import KEY, WITHDRAWN
 from farm.machine.detect import choose, with_published
-from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
+from farm.plan.resolve import resolve
 from farm.plan.settings import load_settings
 from farm.site.files import Contents, SiteSource, site_files
 from farm.site.smoke_reports import Smoke
