@@ -198,6 +198,7 @@ def test_code_that_runs_at_exit_is_decided_by_the_exit(tmp_path, emulator, case)
 
 
 ASKS = 'int has(void) { __builtin_cpu_init(); return __builtin_cpu_supports("avx2") != 0; }'
+LAST_WORDS = " (last words: qemu: uncaught target signal 4 (Illegal instruction) - core dumped)"
 PACKAGES = {
     # What the package does, and what the check says of its module for newer CPUs.
     "asks the CPU": ("if ask.has(): load('libfast_avx2.so')", None),
@@ -207,8 +208,7 @@ PACKAGES = {
     ),
     "runs it": (
         "load('libfast_avx2.so').kernel()",
-        "loading it on SandyBridge ends the process by SIGILL (last words: qemu: uncaught target "
-        "signal 4 (Illegal instruction) - core dumped)",
+        f"loading it on SandyBridge ends the process by SIGILL{LAST_WORDS}",
     ),
 }
 
