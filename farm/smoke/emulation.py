@@ -139,17 +139,17 @@ def emulate(
         and library.kind == "shared"
         and not library.interpreter
     ]
-    others = [path for path in members if is_for_other_cpus(report.policy, path)]
+    kept_off = [path for path in members if is_for_other_cpus(report.policy, path)]
     with temporary_folder("farm-emulate-") as folder:
         root = folder / "site"
         _unpack(wheel, root)
         loading = _Loading(command, root, folder)
-        loaded = [path for path in members if path not in others]
+        loaded = [path for path in members if path not in kept_off]
         # Last, whether one was loaded that is for other CPUs.
-        absent = [_ABSENT + path for path in others]
-        modules = _modules_beside(root, others)
+        absent = [_ABSENT + path for path in kept_off]
+        modules = _modules_beside(root, kept_off)
         outcomes = _load_all(loading, [*loaded, *modules, *absent])
-    return _with(report, model.name, members, others, outcomes)
+    return _with(report, model.name, members, kept_off, outcomes)
 
 
 def _modules_beside(root: Path, members: Sequence[str]) -> list[str]:
@@ -300,12 +300,12 @@ class _Loading:
         return loaded, -code if code < 0 else None, last_line
 
 
-def _end_of(path: str, others: Collection[str], outcomes: _Outcomes) -> str | int:
+def _end_of(path: str, kept_off: Collection[str], outcomes: _Outcomes) -> str | int:
     """What became of a member: `loaded`, `present`, a signal, or a reason.
 
     One for other CPUs counts as `loaded` where the import of its package went well without it.
     """
-    if path not in others:
+    if path not in kept_off:
         return outcomes.of.get(path, "not begun")
     package = f"{PurePosixPath(installed_path(path)).parts[0]}/__init__.py"
     imported = outcomes.of.get(package, "loaded")  # the member may be in no package
@@ -316,10 +316,10 @@ def _end_of(path: str, others: Collection[str], outcomes: _Outcomes) -> str | in
 
 
 def _with(
-    report: Report, model: str, members: list[str], others: list[str], outcomes: _Outcomes
+    report: Report, model: str, members: list[str], kept_off: list[str], outcomes: _Outcomes
 ) -> Report:
     level = report.policy.cpu
-    ends = {path: _end_of(path, others, outcomes) for path in members}
+    ends = {path: _end_of(path, kept_off, outcomes) for path in members}
     findings = []
     for path, end in outcomes.of.items():
         if isinstance(end, int):
@@ -343,7 +343,7 @@ def _with(
         undecided=tuple(
             path for path in check.undecided if path in undecided or path not in members
         ),
-        emulated=_summary(model, ends, others, undecided),
+        emulated=_summary(model, ends, kept_off, undecided),
     )
     return report.replaced(new)
 
@@ -351,16 +351,16 @@ def _with(
 def _summary(
     model: str,
     ends: Mapping[str, str | int],
-    others: Collection[str],
+    kept_off: Collection[str],
     undecided: Sequence[str],
 ) -> str:
     """What the emulated CPU showed, in one line."""
-    loadable = [path for path in ends if path not in others]
+    loadable = [path for path in ends if path not in kept_off]
     loaded = sum(ends[path] == "loaded" for path in loadable)
     summary = f"emulated: {loaded} of {len(loadable)} libraries loaded on {model}"
-    if others:
-        kept_off = sum(ends[path] == "loaded" for path in others)
-        summary += f", {kept_off} of {len(others)} for other CPUs were left alone"
+    if kept_off:
+        left_alone = sum(ends[path] == "loaded" for path in kept_off)
+        summary += f", {left_alone} of {len(kept_off)} for other CPUs were left alone"
     if undecided:
         summary += f", {undecided[0]} not ({ends[undecided[0]]})"
     return summary

@@ -48,9 +48,9 @@ def lowest_level_with(features: Iterable[str], level: str) -> str | None:
     """
     for levels in (table()["levels"], arm_table()):
         if level in levels:
-            wanted = {*features, *allowed_features(level, levels)}
+            needs = {*features, *allowed_features(level, levels)}
             for name in levels:
-                if wanted <= set(allowed_features(name, levels)):
+                if needs <= set(allowed_features(name, levels)):
                     return name
     return None
 
