@@ -13,6 +13,7 @@ from farm.catalog import gpus
 from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.site import pages
+from farm.site.overview import Overview
 from farm.site.wheels import wheels, with_tests
 from tests.indexes.wheels import build_wheel
 
@@ -79,7 +80,7 @@ def page(node, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("page")
     facts = folder / "facts.json"
-    facts.write_text(json.dumps(pages.data(ROOT, [])))
+    facts.write_text(json.dumps(pages.data(Overview(), ROOT)))
     parts = [str(pages.TEMPLATES / name) for name in pages.SCRIPTS]
 
     def run(script, cases):
