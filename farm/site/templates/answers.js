@@ -300,6 +300,9 @@ const Answers = (facts) => {
     return rows.length ? [heading("Other makers"), ...rows.flatMap((row) => [line(about(row)), command(row.install)])] : [];
   }
 
+  // A line names one wheel: which one, where the group has several of that version.
+  const madeFor = (row) => (row.pip_for ? ` (${row.pip_for})` : "");
+
   // The answer about cards: the line to copy first.
   function aboutCards({ pasted, q, named, notes }) {
     const answer = best(q);
@@ -307,7 +310,7 @@ const Answers = (facts) => {
     const inIndex = here.find((row) => row.project === "torch" && row.verified && row.pip);
     const blocks = [];
     if (inIndex && !(answer.runs && !answer.without.length)) {
-      blocks.push(line(`This index has torch ${inIndex.version} for ${named}.`), command(inIndex.pip));
+      blocks.push(line(`This index has torch ${inIndex.version} for ${named}${madeFor(inIndex)}.`), command(inIndex.pip));
     }
     blocks.push(line(sentence(headline(named, answer))), ...wheelOfPyTorch(answer, q));
     blocks.push(note(sentence(`read: ${paste.summary(pasted)}`)), ...notes.map(note));
@@ -329,14 +332,14 @@ const Answers = (facts) => {
     const rows = inOrder(facts.there.filter((row) => row.project === name));
     const release = (row) => row.version.split("+")[0];
     const row = version ? rows.find((each) => each.version === version || release(each) === version) : rows[0];
-    const blocks = row && row.pip ? [line(`${name} ${row.version}, from the group ${row.group}:`), command(row.pip)] : [];
+    const blocks = row && row.pip ? [line(`${name} ${row.version}, from the group ${row.group}${madeFor(row)}:`), command(row.pip)] : [];
     return [...blocks, links([name], version), heading("In this index"), ...listed(rows)];
   }
 
   function aboutGroup(group) {
     const rows = inOrder(facts.there.filter((row) => row.group === group));
     const first = rows.find((row) => row.pip);
-    return [...(first ? [line(`${first.project} ${first.version}, from the group ${group}:`), command(first.pip)] : []), heading("In this index"), ...listed(rows)];
+    return [...(first ? [line(`${first.project} ${first.version}, from the group ${group}${madeFor(first)}:`), command(first.pip)] : []), heading("In this index"), ...listed(rows)];
   }
 
   // A project that the text names exactly, with its version: `torch 2.6.0`, `torch==2.6.0`, `pytorch`.
