@@ -38,7 +38,6 @@ def verify(
     *,
     waivers: Sequence[Waiver] = (),
     dependencies: Sequence[Path] = (),
-    contents: Contents | None = None,
 ) -> Report:
     """Check a wheel against what its name promises.
 
@@ -49,9 +48,6 @@ def verify(
             fail it.
         dependencies: Wheels, or folders of wheels, that it requires and leaves libraries to. Its
             imports are followed into them, and their device code must run on the promised GPUs too.
-        contents: What is known of the wheel's members, as repair gives it for the wheel that it
-            wrote; they are not read again then. It serves a policy that promises nothing of
-            machine code.
 
     Raises:
         UsageError: The file or a dependency cannot be read, or one that is given is not required.
@@ -62,7 +58,7 @@ def verify(
         sha256, size = sha256_and_size(wheel)
     except OSError as error:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
-    checks, required = _run_checks(wheel, policy, dependencies, contents)
+    checks, required = _run_checks(wheel, policy, dependencies)
     return Report(
         wheel=wheel.name,
         sha256=sha256,
@@ -76,8 +72,23 @@ def verify(
     )
 
 
+def findings_of(wheel: Path, policy: Policy, contents: Contents) -> list[Finding]:
+    """Check a wheel whose members are known, and are not read again.
+
+    Args:
+        wheel: The file, as repair wrote it.
+        policy: What it is held to; it promises nothing of machine code.
+        contents: What is known of its members.
+    """
+    checks, _ = _run_checks(wheel, policy, (), contents)
+    return [finding for check in checks for finding in _bounded(check).findings]
+
+
 def _run_checks(
-    wheel: Path, policy: Policy, dependencies: Sequence[Path], contents: Contents | None
+    wheel: Path,
+    policy: Policy,
+    dependencies: Sequence[Path],
+    contents: Contents | None = None,
 ) -> tuple[list[Check], tuple[DependencyWheel, ...]]:
     """Run all checks; the wheels that were read with it."""
     try:
