@@ -29,6 +29,7 @@ demo:  ## from nothing to a smoke-tested wheel: the main job, end to end
 	tools/docker-engine ensure  # first: without an engine there is nothing to install for
 	$(MAKE) --no-print-directory $(VENV)/.installed
 	$(BIN)/farm submit --variant $(VARIANT) --package $(PACKAGE)
+	@echo "next: the line above installs the test package; $(BIN)/farm detect names the wheel for this machine, $(BIN)/farm plan --variant sm35-avx-py311 says what PyTorch for a Tesla K40 takes, docs/tutorials/your-package.md is for a package of yours" >&2
 
 test: lint unit  ## lint, unit and golden tests: no root, no system packages
 
@@ -77,6 +78,7 @@ generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of
 	$(BIN)/python -m tools.engine_table
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.pictures
+	$(BIN)/python -m tools.screenshots
 
 clean:  ## remove what runs and tests left in the checkout
 	rm -rf artifacts .venv build dist *.egg-info

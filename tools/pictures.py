@@ -1,4 +1,4 @@
-"""Draws the pictures of the docs as SVG, from the catalogue and the evidence.
+"""Draws the pictures of the docs as SVG, from the catalogue, the evidence and a recorded session.
 
     python -m tools.pictures [--out FOLDER]
 
@@ -25,12 +25,18 @@ from farm.plan.selectors import Selectors
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "pictures"
 WHOLE = ROOT / "docs" / "evidence" / "torch-2.6.0-whole" / "official.json"
+SESSION = OUT / "session.txt"
+"""Recorded on 2026-11-28 in a terminal of 100 columns, without the frames that were overwritten; the
+table of `farm submit` is left out."""
 
 STYLE = """\
 <style>
   text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; font-size: 14px; }
   .ink { fill: #1f2328; } .soft { fill: #59636e; } .line { stroke: #818b98; fill: none; }
-  .small { font-size: 12px; } .title { font-size: 16px; font-weight: 600; }
+  .small { font-size: 12px; }
+  .typed, .printed, .done { font-family: ui-monospace, "Cascadia Mono", Menlo, Consolas, monospace;
+    font-size: 13px; white-space: pre; }
+  .typed { fill: #1f2328; font-weight: 600; } .printed { fill: #59636e; } .done { fill: #1a7f37; } .title { font-size: 16px; font-weight: 600; }
   .box { fill: #f6f8fa; stroke: #818b98; } .key { fill: #ddf4ff; stroke: #0969da; }
   .official { fill: #1a7f37; } .limited { fill: #9a6700; } .built { fill: #0969da; }
   .planned { fill: #ffffff; stroke: #0969da; stroke-width: 2; } .none { fill: #d1d9e0; }
@@ -39,6 +45,7 @@ STYLE = """\
     .ink { fill: #f0f6fc; } .soft { fill: #9198a1; } .line { stroke: #656c76; }
     .box { fill: #151b23; stroke: #656c76; } .key { fill: #121d2f; stroke: #4493f8; }
     .official { fill: #3fb950; } .limited { fill: #d29922; } .built { fill: #4493f8; }
+    .typed { fill: #f0f6fc; } .printed { fill: #9198a1; } .done { fill: #3fb950; }
     .planned { fill: #0d1117; stroke: #4493f8; } .none { fill: #2a313c; } .mark { fill: #0d1117; }
   }
 </style>
@@ -226,8 +233,32 @@ def benchmark(threads: str) -> str:
     return svg(740, bottom + 28, title, body)
 
 
+LETTER = 7.83
+"""The width of a letter of a terminal, in pixels."""
+LINE = 20
+
+
+def session() -> str:
+    """A terminal with the recorded session: what was typed, and what the farm answered."""
+    lines = SESSION.read_text(encoding="utf-8").splitlines()
+    width = round(max(map(len, lines)) * LETTER) + 32
+    height = len(lines) * LINE + 56
+    body = rectangle(1, 1, width - 2, height - 2, "box")
+    for number in range(3):
+        body += f'<circle cx="{20 + 18 * number}" cy="20" r="5" class="none"/>\n'
+    for row, line in enumerate(lines):
+        kind = "typed" if line.startswith(("$ ", "pip ")) else "printed"
+        y = 54 + row * LINE
+        if line.startswith("✓ "):
+            body += text(16, y, "✓", "done")
+        body += text(16, y, line.replace("✓", " ", 1), kind)
+    title = "A terminal: farm why --official for a GTX 1080 Ti, and farm submit for a Tesla K40"
+    return svg(width, height, title, body)
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "way-of-a-wheel.svg": way_of_a_wheel,
+    "session.svg": session,
     "cards-by-release.svg": cards_by_release,
     "benchmark-16-threads.svg": lambda: benchmark("16 threads"),
     "benchmark-1-thread.svg": lambda: benchmark("1 thread"),

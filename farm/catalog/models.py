@@ -457,6 +457,13 @@ class WheelGlibc(Model):
     glibc: str = Field(pattern=VERSION)
 
 
+class CpuWheels(Model):
+    """The part of pytorch's index that has a wheel without CUDA of every release."""
+
+    flavour: str = Field(pattern=r"^[a-z0-9]{1,20}$")
+    source: str
+
+
 class OfficialWheels(Model):
     """`official.yaml`."""
 
@@ -464,6 +471,7 @@ class OfficialWheels(Model):
     glibc_source: str
     glibc: list[WheelGlibc]
     old_cpus: dict[str, str]
+    cpu: CpuWheels
     wheels: list[OfficialWheel]
 
 

@@ -1,5 +1,6 @@
 """What to say first about PyTorch on a card: that upstream's own wheel runs there, if it does."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from farm import catalog
@@ -16,19 +17,21 @@ class Advice:
 
     Attributes:
         torch: Its release.
-        cuda: Its CUDA.
+        cuda: Its CUDA; None: a wheel for CPUs.
         pip: The line that installs it.
         end: Upstream's announcement that later releases leave the cards out.
     """
 
     torch: str
-    cuda: str
+    cuda: str | None
     pip: str
     end: str | None
 
     @property
     def text(self) -> str:
         """The advice in one sentence, without the line to copy."""
+        if self.cuda is None:
+            return f"PyTorch's own wheel of torch {self.torch} for CPUs runs there"
         return f"PyTorch's own wheel of torch {self.torch} with CUDA {self.cuda} runs on such cards"
 
 
@@ -53,16 +56,42 @@ def advice(question: Question) -> Advice | None:
     return Advice(wheel.torch, wheel.cuda, wheel.pip, end.text if end else None)
 
 
+def cpu_advice(platform: str, pythons: Collection[str], cpu: str | None) -> Advice | None:
+    """Find PyTorch's own wheel for a machine without a GPU.
+
+    Args:
+        platform: Its system and machine, such as `linux-x86_64`.
+        pythons: The Pythons that it has, such as `py311`.
+        cpu: The highest level of its CPU; None: not known.
+
+    Returns:
+        The newest release with one of the Pythons; None where upstream publishes none, or does not
+        say that it runs on such a CPU.
+    """
+    official_wheels = catalog.official()
+    if platform not in official.PLATFORMS or cpu is None or cpu in official_wheels.old_cpus:
+        return None
+    index = f"{official.PYTORCH_INDEX}/{official_wheels.cpu.flavour}"
+    for release in sorted(catalog.torch_releases(), key=number, reverse=True):
+        rows = (row for row in official.rows(release) if row.platform == platform)
+        if any(not set(row.pythons or ()).isdisjoint(pythons) for row in rows):
+            return Advice(release, None, f"pip install torch=={release} --index-url {index}", None)
+    return None
+
+
 def advice_for(plan: Plan) -> Advice | None:
     """Find the wheel of PyTorch that makes a build of torch needless.
 
     A build with options of its own is not needless: upstream's wheel has none of them.
     """
     variant = plan.parsed_variant
-    if plan.package != "torch" or not variant.sms or _has_own_options(plan):
+    if plan.package != "torch" or _has_own_options(plan):
         return None
     place = f"{plan.platform}-{variant.machine}"
-    answer = advice(Question(variant.sms, place, python=variant.python, cpu=variant.cpu))
+    if variant.sms:
+        answer = advice(Question(variant.sms, place, python=variant.python, cpu=variant.cpu))
+    else:
+        answer = cpu_advice(place, [variant.python], variant.cpu)
     if answer is None or number(answer.torch) < number(str(plan.options["torch"])):
         return None
     return answer

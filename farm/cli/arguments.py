@@ -164,6 +164,13 @@ def _index(parser: argparse.ArgumentParser) -> None:
 def add_init(parser: argparse.ArgumentParser) -> None:
     text = "new project folder (default: this folder)"
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help=text)
+    _flags(
+        parser,
+        {"--github": "write the workflow of GitHub Actions alone, into a project that is there"},
+    )
+    parser.add_argument(
+        "--channel", help="the channel that the workflow builds (default: the project's only one)"
+    )
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:

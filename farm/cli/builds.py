@@ -22,9 +22,9 @@ from farm.base.errors import (
     UsageError,
 )
 from farm.base.interrupts import OutputClosed, deferred_interrupts
-from farm.base.text import plain
+from farm.base.text import first_of, plain
 from farm.cli import show
-from farm.cli.advice import advice_for
+from farm.cli.advice import Advice, advice_for
 from farm.cli.arguments import AGAIN
 from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, confirm
 from farm.cli.progress import watching
@@ -57,6 +57,8 @@ from farm.run.smoke import SmokeOptions, smoke
 from farm.run.workspace import Outcomes, Watcher, Workspace, open_journal
 from farm.smoke.runner import PROBE, SmokeReport
 
+NAMED = 4
+"""Variants that a sentence names; the table names all."""
 PATIENCE_S = 3.0
 """How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it
 is held.
@@ -78,8 +80,8 @@ def run_submit(args: argparse.Namespace) -> int:
             "background",
             hint="name one --variant, and leave out --on and --detach",
         )
-    if not (several or rebuild or args.from_bundle):
-        ask_if_needless(args, plans[0])
+    if not (rebuild or args.from_bundle):
+        ask_if_needless(args, plans)
     requests = []
     builds = []
     for plan in plans:
@@ -112,24 +114,41 @@ def run_submit(args: argparse.Namespace) -> int:
     return hand_over(args, workspace, requests, several=several)
 
 
-def ask_if_needless(args: argparse.Namespace, plan: Plan) -> None:
-    """Ask before PyTorch is built for a card that upstream's own wheel runs on.
+def ask_if_needless(args: argparse.Namespace, plans: Sequence[Plan]) -> None:
+    """Ask before PyTorch is built for a machine that upstream's own wheel runs on.
 
     A channel that was named is an answer already.
 
     Raises:
         UsageError: The answer is no, or nobody can be asked.
     """
-    upstream = advice_for(plan)
-    if upstream is None or args.anyway or args.channel:
+    if args.anyway or args.channel:
         return
-    show.note(f"{upstream.text}:")
-    show.note(f"  {upstream.pip}")
+    needless: dict[Advice, list[Plan]] = {}
+    for plan in plans:
+        upstream = advice_for(plan)
+        if upstream is not None:
+            needless.setdefault(upstream, []).append(plan)
+    if not needless:
+        return
+    for upstream, its_plans in needless.items():
+        variants = first_of([plan.variant for plan in its_plans], NAMED)
+        show.note(f"{upstream.text} ({variants}):" if len(plans) > 1 else f"{upstream.text}:")
+        show.note(f"  {upstream.pip}")
+    if len(plans) == 1:
+        subject = f"{plans[0].package} {plans[0].version}"
+        count = ""
+    else:
+        subject = f"all {len(plans)}"
+        count = f" for {sum(map(len, needless.values()))} of {len(plans)} builds"
     if sys.stdin.isatty() and sys.stdout.isatty() and not args.json:
-        answer = input(f"build {plan.package} {plan.version} all the same? [y/N] ")
+        answer = input(f"build {subject} all the same? [y/N] ")
         if answer.strip().lower() in ("y", "yes"):
             return
-    raise UsageError("nothing was built: upstream's wheel will do", hint="--anyway builds it")
+    raise UsageError(
+        f"nothing was built: upstream's wheel will do{count}",
+        hint="--anyway builds it" if len(plans) == 1 else "--anyway builds them all",
+    )
 
 
 def run_build(args: argparse.Namespace) -> int:

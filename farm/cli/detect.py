@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli import show
-from farm.cli.advice import advice
+from farm.cli.advice import Advice, advice, cpu_advice
 from farm.cli.selection import project_of
 from farm.index.backends import open_store
 from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
@@ -87,7 +87,7 @@ def detect(
     return Detected(
         readings=readings,
         recommendation=recommendation,
-        first=_first(question, recommendation, builds),
+        first=_first(_upstream(question, readings), recommendation, builds),
         elsewhere=tuple(_other_makers(question)) if question else (),
     )
 
@@ -108,17 +108,28 @@ def _question(readings: Readings) -> Question | None:
     )
 
 
+def _upstream(question: Question | None, readings: Readings) -> Advice | None:
+    """PyTorch's own wheel for a machine; of one whose GPUs are no NVIDIA cards, that for CPUs."""
+    if question:
+        return advice(question)
+    if readings.gpus:
+        return None
+    cpus = machine_of(readings).cpus
+    place = f"{readings.os.system}-{readings.cpu.machine}"
+    return cpu_advice(
+        place, [python.name for python in readings.pythons], cpus[0] if cpus else None
+    )
+
+
 def _first(
-    question: Question | None, recommendation: Recommendation, builds: Sequence[FarmBuild]
+    upstream: Advice | None, recommendation: Recommendation, builds: Sequence[FarmBuild]
 ) -> tuple[str, str] | None:
     """What to say first: the wheel of PyTorch, else one of the index, else a build and its cost."""
-    upstream = advice(question) if question else None
     if upstream:
+        flavour = f"CUDA {upstream.cuda}" if upstream.cuda else "for CPUs"
         end = f" ({upstream.end})" if upstream.end else ""
-        return (
-            f"PyTorch's own wheel runs here: torch {upstream.torch}, CUDA {upstream.cuda}{end}",
-            (upstream.pip),
-        )
+        text = f"PyTorch's own wheel runs here: torch {upstream.torch}, {flavour}{end}"
+        return text, upstream.pip
     if recommendation.pip:
         return "a wheel of the index is for this machine", recommendation.pip
     if builds and recommendation.submit:

@@ -8,7 +8,7 @@ Example = tuple[str, str]
 EXAMPLES: Mapping[str, tuple[Example, Example]] = {
     "init": (
         ("farm init my-wheels", "a new project in a folder of its own"),
-        ("farm init", "the same in this folder, which may be a repository"),
+        ("farm init --github", "the workflow alone, for the project in this folder"),
     ),
     "recipe": (
         ("farm recipe new Levenshtein==0.27.5", "from the sdist of the Python index"),

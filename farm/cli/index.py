@@ -6,12 +6,13 @@ The steps of a build take long to import: only the commands that need them do.
 import argparse
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from securesystemslib.signer import CryptoSigner
 
-from farm.base.errors import UsageError
+from farm.base.errors import FarmError, UsageError
 from farm.base.temporary import temporary_folder
 from farm.cli import show
 from farm.cli.selection import plan_of, project_of
@@ -20,6 +21,7 @@ from farm.index.backends import open_store
 from farm.index.batch import Offer, in_folders, in_index, publish_all
 from farm.index.changes import record_event
 from farm.index.check import Problem, Trial, check
+from farm.index.layout import parse_wheel_name
 from farm.index.mirror import copy_index
 from farm.index.pages import check_there
 from farm.index.public import check_public
@@ -72,7 +74,7 @@ def run_publish(args: argparse.Namespace) -> int:
         progress=(lambda _name: None) if silent else show.say,
     )
     if done.wheels:
-        _refresh_site(args, store)
+        _refresh_site(args, store, done.wheels)
     left_out |= done.left_out
     lines = [f"left out: {why}" for why in left_out.values()]
     count = f"{len(done.wheels)} published, {len(left_out)} left out"
@@ -116,7 +118,6 @@ def _verified(args: argparse.Namespace) -> int:
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )
             step.result = result.wheel_url
-    _refresh_site(args, open_store(workspace.index_url))
     line = pip_line(*pip_request(workspace, plan, args.wheel.name))
     if args.quiet:
         outcome = []
@@ -152,13 +153,28 @@ def _store(args: argparse.Namespace) -> Store:
     return open_store(index_url(args))
 
 
-def _refresh_site(args: argparse.Namespace, store: Store) -> list[str]:
-    """Write the pages for people after a change; gives the keys of those that changed."""
-    if store.get(KEY) is None:  # there is no site
-        return []
-    from farm.cli.site import refresh_site
+def _refresh_site(
+    args: argparse.Namespace, store: Store, wheels: Iterable[str] | None = None
+) -> list[str]:
+    """Write the pages for people after a change of wheels; None: of the whole index.
 
-    return refresh_site(args, store)
+    Returns:
+        The keys of those that changed.
+    """
+    if store.get(KEY) is None:  # there is no site, and it may be outside of a project
+        return []
+    from farm.cli.site import index_workspace
+    from farm.run.site_step import refresh_site
+
+    projects = None
+    if wheels is not None:
+        projects = {parse_wheel_name(name)[0] for name in wheels}
+    try:
+        workspace = index_workspace(args)
+    except FarmError as error:
+        show.note(f"the pages for people are as before: {error}; farm site build writes them")
+        return []
+    return refresh_site(workspace, projects)
 
 
 def _site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
@@ -187,7 +203,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 CHECK_ADVICE = (
-    "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says what "
+    "farm index reconcile writes pages from the records; docs/how-to/index-upkeep.md says what "
     "else may help"
 )
 PUBLIC_ADVICE = "docs/how-to/index-servers.md has configurations that pass"
@@ -273,7 +289,7 @@ def _event(args: argparse.Namespace) -> int:
     wheels, changed = record_event(
         store, args.wheels, args.index_command, getattr(args, "reason", ""), group=group
     )
-    pages = sorted({*changed, *follow(store), *_refresh_site(args, store)})
+    pages = sorted({*changed, *follow(store), *_refresh_site(args, store, wheels)})
     lines = [
         *(f"changed: {key}" for key in pages),
         f"{len(wheels)} wheels, {len(pages)} pages changed",

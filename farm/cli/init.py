@@ -14,8 +14,11 @@ from urllib.request import url2pathname
 from farm.base import outputs, resources
 from farm.base.errors import UsageError
 from farm.cli import show
+from farm.plan.matrix import load_matrix
 
 WORKFLOW = Path(".github", "workflows", "wheels.yml")
+MATRIX = Path("ci", "matrix.yaml")
+EXAMPLE_CHANNEL = "mine"
 REPOSITORY_FILES = ("README.md", ".gitignore")
 """Files that a repository may have already: they stay as they are."""
 _REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~/%+-]+")
@@ -23,15 +26,14 @@ _REACHABLE = re.compile(r"(https|ssh)://(git@)?[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Z
 
 
 def run_init(args: argparse.Namespace) -> int:
-    """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
-    files = sorted(
-        path.relative_to(resources.EXAMPLE)
-        for path in resources.EXAMPLE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    )
-    for name in REPOSITORY_FILES:
-        if os.path.lexists(args.folder / name):
-            files.remove(Path(name))
+    """Copy the example, or its workflow alone; a file that is already there is an error.
+
+    Nothing is left if it fails.
+    """
+    if args.channel and not args.github:
+        raise UsageError("--channel is of --github", hint="farm init --github --channel NAME")
+    channel = _channel_of(args.folder, args.channel) if args.github else EXAMPLE_CHANNEL
+    files = [WORKFLOW] if args.github else _example_files(args.folder)
     for file in files:
         # All are looked at before the first is written: a half-made project would be the user's to
         # clean up.
@@ -42,31 +44,75 @@ def run_init(args: argparse.Namespace) -> int:
             )
     contents = {file: (resources.EXAMPLE / file).read_bytes() for file in files}
     farm = _this_farm()
-    if farm:
-        contents[WORKFLOW] = contents[WORKFLOW].replace(
-            b'FARM: ""', f"FARM: {json.dumps(farm)}".encode()
-        )
+    contents[WORKFLOW] = _workflow(contents[WORKFLOW].decode(), channel, farm).encode()
     outputs.write(args.folder, contents)
-    if str(args.folder).startswith("-"):
-        folder = f"./{args.folder}"
-    else:
-        folder = str(args.folder)
-    enter = "" if args.folder == Path() else f"cd {shlex.quote(folder)} && "
     lines: list[object] = [args.folder / file for file in files]
     if not farm:
         lines.append(
             f"{args.folder / WORKFLOW}: write into FARM which farm it installs, with its commit "
             "or hash"
         )
-    if Path(".gitignore") not in files:
+    if not args.github and Path(".gitignore") not in files:
         lines.append(f"{args.folder / '.gitignore'}: add /artifacts/, which holds what runs make")
-    lines += [
-        "",
-        f"next: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello",
-    ]
+    lines += ["", f"next: {_next_step(args.folder, workflow_alone=args.github)}"]
     document = {"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]}
     show.answer(args, document, lines)
     return 0
+
+
+def _example_files(folder: Path) -> list[Path]:
+    """The files of the example that the folder is given, in their order."""
+    files = sorted(
+        path.relative_to(resources.EXAMPLE)
+        for path in resources.EXAMPLE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+    for name in REPOSITORY_FILES:
+        if os.path.lexists(folder / name):
+            files.remove(Path(name))
+    return files
+
+
+def _channel_of(folder: Path, name: str | None) -> str:
+    """The channel that the workflow of a project builds.
+
+    Raises:
+        UsageError: There is no project, no such channel, or several of which none was named.
+    """
+    if not (folder / MATRIX).is_file():
+        raise UsageError(
+            f"{folder} is no project: it has no {MATRIX}",
+            hint="farm init DIR writes a whole project, with the workflow",
+        )
+    matrix = load_matrix(folder)
+    if name:
+        return matrix.channel(name).name
+    channels = matrix.own()
+    if len(channels) != 1:
+        raise UsageError(
+            f"{folder / MATRIX} has {len(channels)} channels of its own",
+            hint="name the one that the workflow builds, such as --channel "
+            f"{[*channels, *matrix.channels][0]}",
+        )
+    return channels[0]
+
+
+def _workflow(text: str, channel: str, farm: str | None) -> str:
+    """The example's workflow for a channel, with the farm that it installs where that is known."""
+    text = text.replace(f"--channel {EXAMPLE_CHANNEL} ", f"--channel {channel} ")
+    text = text.replace(f"channel `{EXAMPLE_CHANNEL}`", f"channel `{channel}`")
+    return text.replace('FARM: ""', f"FARM: {json.dumps(farm)}") if farm else text
+
+
+def _next_step(folder: Path, *, workflow_alone: bool) -> str:
+    name = f"./{folder}" if str(folder).startswith("-") else str(folder)
+    enter = "" if folder == Path() else f"cd {shlex.quote(name)} && "
+    if workflow_alone:
+        return (
+            f"{enter}git add {WORKFLOW.as_posix()}, commit and push it; its first lines name the "
+            "settings for own runners, a bucket and GitHub Pages"
+        )
+    return f"{enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello"
 
 
 def _this_farm() -> str | None:

@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Build": {
-        "init": "write a small project to start from: ci/, a recipe, a workflow",
+        "init": "write a small project to start from, or a workflow for one (--github)",
         "recipe": "write a recipe from an sdist of the Python index or a folder, and add it to a "
         "channel, or remove one",
         "submit": "build, repair, verify, publish, install and smoke-test wheels",

@@ -185,7 +185,8 @@ def _systems(plan: Plan) -> str:
         parts.append(f"{catalog.architectures().jetson.system} or newer")
     elif plan.base:
         systems = catalog.reach(plan.base)
-        systems_text = ", ".join(systems[:SCREENFUL]) or "newer systems"
+        # The oldest of them: whoever has another compares with the version of glibc beside it.
+        systems_text = f"{', '.join(systems[:3])} and newer" if systems else "newer systems"
         parts.append(f"{systems_text} (glibc {catalog.debian_releases()[plan.base].glibc} at most)")
     else:
         parts.append(facts(plan.platform).title)

@@ -15,7 +15,8 @@ import sys
 import textwrap
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
@@ -120,6 +121,26 @@ def console() -> "Console":
 def on_terminal() -> bool:
     """True if progress may be drawn: standard error is a terminal, and no CI's."""
     return sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("CI")
+
+
+@contextmanager
+def bytes_read() -> Iterator[Callable[[int, int], None] | None]:
+    """A counter on the terminal, such as `read 80 of 165 MiB`, for work that is not a run's.
+
+    Yields:
+        Takes how many bytes were read, and how many there are; None where nothing may be drawn.
+    """
+    if not on_terminal():
+        yield None
+        return
+
+    def draw(read: int, total: int) -> None:
+        print(f"\rread {read >> 20} of {total >> 20} MiB", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield draw
+    finally:
+        print(f"\r{' ' * 40}\r", end="", file=sys.stderr, flush=True)
 
 
 def table(

@@ -5,25 +5,23 @@ plans.
 import argparse
 import contextlib
 import gc
-import sys
-from pathlib import Path
 
-from farm.base import failures
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.platforms.facts import of_tag, unread
-from farm.wheel.explain.explanation import Explanation, explain
 from farm.wheel.inspect import DECODED, WheelContents, inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
 from farm.wheel.repair import RepairOptions, repair
-from farm.wheel.verify import verify
+from farm.wheel.verify import findings_of, verify
 
 _MOST = 5  # lines about RECORD
 
 
 def run_inspect(args: argparse.Namespace) -> int:
     if args.explain is not None:
+        from farm.cli.explanations import explanations_of, lines_of
+
         explanations = explanations_of(args.wheel, args.explain)
         lines = [line for explanation in explanations for line in lines_of(explanation)]
         show.answer(
@@ -89,49 +87,6 @@ def _floor(contents: WheelContents) -> str:
     return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
 
 
-def explanations_of(path: Path, argument: str) -> tuple[Explanation, ...]:
-    """A message, with `-` that on the input, by the files of the wheel or package; UsageError if it
-    is not known.
-    """
-    message = sys.stdin.read() if argument == "-" else argument
-    if not message.strip():
-        raise UsageError(
-            "--explain: no message",
-            hint="paste it as the argument, or on the input with --explain -",
-        )
-    lines = message.splitlines()
-    if failures.is_build_log(lines):
-        return (_failure_of_build(lines),)
-    explanations = explain(path, message)
-    if not explanations and failures.read(lines).cause:
-        return (_failure_of_build(lines),)
-    if not explanations:
-        raise UsageError(
-            "no known error in the message",
-            hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: "
-            "…'; if it stays "
-            "unknown, send the whole traceback, the name of the wheel and the output of `farm "
-            "detect` to the farm",
-        )
-    return explanations
-
-
-def _failure_of_build(log: list[str]) -> Explanation:
-    """Return what a build's log says of its failure: nothing in a wheel's files explains it."""
-    failure = failures.read(log, build=True, machine=True)
-    return Explanation(
-        message=f"a failed build: {failure.lines[0]}",
-        cause=failure.cause or "the first error of the tool is shown, its cause is not known",
-        cure=failure.advice or "send the whole log; of a build on Windows farm-report.zip",
-    )
-
-
-def lines_of(found: Explanation) -> list[str]:
-    """Cause, culprits and cure."""
-    culprits = [f"  {culprit}" for culprit in found.culprits]
-    return [f"{found.message}: {found.cause}", *culprits, f"  what to do: {found.cure}"]
-
-
 def run_repair(args: argparse.Namespace) -> int:
     """Write the repaired wheel, and say what was done."""
     # ten thousand members make no cycles, but would be searched for them again and again
@@ -144,14 +99,16 @@ def run_repair(args: argparse.Namespace) -> int:
     is_new = not args.output.exists()
     args.output.mkdir(parents=True, exist_ok=True)
     try:
-        result = repair(args.wheel, args.output, options)
+        with show.bytes_read() as progress:
+            result = repair(args.wheel, args.output, options, progress)
     except BaseException:
         if is_new:
             with contextlib.suppress(OSError):  # someone put something into it
                 args.output.rmdir()
         raise
-    report = verify(result.wheel, Policy(), contents=result.contents)
-    open_findings = [finding.text for finding in report.findings]
+    open_findings = [
+        finding.text for finding in findings_of(result.wheel, Policy(), result.contents)
+    ]
     lines = [f"added {item.path} from {item.source}" for item in result.vendored]
     lines += [f"corrected the hash of {path} in RECORD" for path in result.record_corrected[:_MOST]]
     if len(result.record_corrected) > _MOST:

@@ -23,6 +23,7 @@ from farm.base.errors import FarmError, InfrastructureError, UsageError
 from farm.base.text import short
 from farm.index import budget
 from farm.index.backends import open_store, parts_of
+from farm.index.layout import WheelName
 from farm.index.pages import File
 from farm.index.stores import CHUNK, MAX_GET, Store, check_key, object_sha256
 
@@ -347,7 +348,7 @@ class Standing(BaseModel):
 
 class _Document(BaseModel):
     schema_version: int = Field(default=1, alias="schema")
-    wheels: dict[str, Standing]
+    wheels: dict[WheelName, Standing]
 
 
 def render(wheels: Mapping[str, Standing]) -> bytes:
@@ -359,16 +360,23 @@ def render(wheels: Mapping[str, Standing]) -> bytes:
     )
 
 
+def parse_standings(data: bytes) -> dict[str, Standing] | None:
+    """The wheels of `catalog.wheels.json`; None if it is none."""
+    try:
+        return _Document.model_validate_json(data).wheels
+    except ValidationError:
+        return None
+
+
 def standing(reader: Reader, filename: str) -> Standing | None:
     """The last built site's statement about a wheel; None where it has none."""
     try:
         data = reader.get(KEY)
-        if data is None:
-            return None
-        return _Document.model_validate_json(data).wheels.get(filename)
     # What was tested is worth a word, but nobody's pip line depends on it.
-    except (FarmError, ValidationError):
+    except FarmError:
         return None
+    standings = parse_standings(data) if data is not None else None
+    return standings.get(filename) if standings else None
 
 
 def withdrawn(file: File) -> str | None:

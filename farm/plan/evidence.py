@@ -55,8 +55,9 @@ class ProvedWheel(Model):
     """A wheel that was built to its end. `page` describes it, a path in the farm's repository or an
     address.
 
-    `options` are those of the plan that the proof depends on; `sha256` None: the hash was not kept.
-    A wheel that turned out to be wrong has no entry.
+    `options` are those of the plan that the proof depends on. `base` is the image that it was built
+    on, None where the channel never had another. `sha256` None: the hash was not kept. A wheel that
+    turned out to be wrong has no entry.
     """
 
     channel: Line
@@ -65,6 +66,7 @@ class ProvedWheel(Model):
     variant: Line
     version: Line
     options: dict[str, Value]
+    base: str | None = None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
     built: Built
     runs: list[Ran]
@@ -94,6 +96,10 @@ class ProvedWheel(Model):
 
     def is_of(self, plan: Plan) -> bool:
         """True for the wheel of this plan."""
+        return self.base in (None, plan.base) and self.is_of_stack(plan)
+
+    def is_of_stack(self, plan: Plan) -> bool:
+        """True for the wheel of this plan, built on any base image."""
         names = ("channel", "package", "platform", "variant", "version")
         same = all(getattr(self, name) == getattr(plan, name) for name in names)
         # Where an entry does not say that something was left out, nothing was.
@@ -145,6 +151,10 @@ class Evidence:
                         proofs[0].page,
                     )
                 ]
+        if elsewhere := [wheel for wheel in self.wheels if wheel.is_of_stack(plan)]:
+            last = elsewhere[-1]
+            text = f"on {plan.base}; on {last.base}, {last.built.date}: {last.state}"
+            return [("not tested", text, last.page)]
         variants = list(
             dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package))
         )

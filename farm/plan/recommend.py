@@ -200,7 +200,9 @@ def _planned(
     if machine.platform != DEFAULT:
         words.append(f"--platform {machine.platform}")
     words += [_spelled(name, choice) for name, choice in extra.items()]
-    state = proof.state if proof and proof.is_of(plan) else ""
+    state = ""
+    if proof and proof.is_of_stack(plan):
+        state = proof.state if proof.is_of(plan) else f"{proof.state}, as built on {proof.base}"
     cuda = plan.options.get("cuda")
     lacks = absent_features(plan.without)
     hours = recipe(plan.recipe).cost_for(variant.sms)

@@ -63,7 +63,12 @@ class MainJob(RunContext):
 
     def _repair(self, build_dir: Path) -> Path:
         with self.outcomes.timed("repair", self.workspace.watcher) as step:
-            result = repair_built(self.plan, build_dir, self.folder / "repaired")
+            result = repair_built(
+                self.plan,
+                build_dir,
+                self.folder / "repaired",
+                lambda read, total: self.workspace.watcher.progress(read >> 20, total >> 20),
+            )
             added = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
             tag = result.tags[0] if result.tags else "its tag is kept"
             step.result = f"added {added}; {tag}"

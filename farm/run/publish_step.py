@@ -18,6 +18,7 @@ from farm.plan.environment import absent_features
 from farm.plan.file import Plan
 from farm.run.inputs import BuildInputs
 from farm.run.provenance import predicate
+from farm.run.site_step import refresh_site
 from farm.run.verify_step import digest_of
 from farm.run.workspace import Workspace
 from farm.wheel.policy import Report
@@ -53,7 +54,7 @@ def publish_wheel(
             f"{wheel.name} is not published: {reason}", hint=f"farm verify {wheel.name}"
         )
     try:
-        return publish(
+        result = publish(
             open_store(workspace.index_url),
             wheel,
             group=plan.parsed_variant.group,
@@ -77,6 +78,8 @@ def publish_wheel(
             f"{error.hint}: run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}"
         )
         raise
+    refresh_site(workspace, {result.record.project})
+    return result
 
 
 def findings_of(report: Report) -> dict[str, Any]:

@@ -15,11 +15,15 @@ from farm.plan.environment import feature_text
 from farm.plan.file import Plan
 from farm.plan.recipe import folder
 from farm.run.build_job import the_wheel
+from farm.wheel.library import Progress
+from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import LibraryWheel, RepairOptions, RepairResult, repair
+from farm.wheel.repair import RepairOptions, RepairResult, repair
 
 
-def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
+def repair_built(
+    plan: Plan, built: Path, dest: Path, progress: Progress | None = None
+) -> RepairResult:
     """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is
     made anew.
     """
@@ -28,7 +32,7 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     options = repair_options(plan, wheel, [libraries] if libraries.is_dir() else [])
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
-    return repair(wheel, dest, options)
+    return repair(wheel, dest, options, progress)
 
 
 def repair_options(plan: Plan, wheel: Path, lib_dirs: list[Path]) -> RepairOptions:

@@ -28,6 +28,7 @@ from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
 from farm.run.build_job import completed
 from farm.run.inputs import pip_index
+from farm.run.site_step import refresh_site
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import Target, find_python, install, make_environment, other_platform
@@ -99,6 +100,7 @@ def smoke(
         return []
     expect = expectation(plan, options)
     failed = []
+    is_kept = False
     model = model_for(plan.parsed_variant.cpu)
     tests = [("smoke", None), (f"smoke ({model.name or plan.parsed_variant.cpu})", model.name)]
     if elsewhere and elsewhere.foreign:  # it is one CPU, its own or an emulated one
@@ -132,6 +134,7 @@ def smoke(
             if options.keep and report.outcome != "not_run":
                 problem = keep_report(workspace, plan, report)
                 step.result += f"; not kept in the index: {problem}" if problem else ""
+                is_kept = problem is None or is_kept
             if report.outcome == "not_run":
                 step.outcome = "not run"
             if report.outcome == "failed":
@@ -140,6 +143,8 @@ def smoke(
                     f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes
                 )
                 failed.append(f"{name} failed: {report.reason}{causes}")
+    if is_kept:
+        refresh_site(workspace, {canonicalize_name(plan.package)})
     # A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.
     if (
         options.keep

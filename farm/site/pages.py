@@ -1,142 +1,39 @@
-"""The site: HTML and data from the index's wheels and the matrix, as a set of files; only what
-changed is written.
-
-Everything is escaped, and each page is whole in one file. The data of the page's search
-(`answers.js`) are `official.facts`, what the index has for a card, and what could be built for it.
-"""
+"""The pages for people as HTML. Everything is escaped, and each page is whole in one file."""
 
 import base64
 import hashlib
 import json
-import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
-from packaging.version import Version
 
 from farm import catalog
-from farm.base.errors import FarmError, InfrastructureError
+from farm.base.errors import FarmError
 from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
-from farm.index.pages import catalogue_schema
-from farm.index.reader import KEY, Standing, Test, render
-from farm.index.stores import Store
 from farm.plan.compat import official
-from farm.plan.evidence import Evidence, load_evidence
-from farm.plan.matrix import Channel, load_matrix
+from farm.plan.evidence import Evidence
+from farm.plan.matrix import Channel
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
-from farm.site.wheels import REQUESTS, STATES, Wheel
+from farm.site.overview import Overview, Words, release_of
+from farm.site.wheels import STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("cards.js", "paste.js", "answers.js", "page.js")
 """The program of the page's search, in the order in which its parts need each other."""
-TRIES = 5
-TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
-BUILDABLE = "buildable.html"
-FIRST = frozenset({"torch"})
-"""Projects at the head of lists: what the others are helpers of."""
 LIMIT = 6
 """Builds of a card in the data: for an old driver some of the first three may be none."""
-
-
-Words = Callable[[str, str], tuple[str, ...]]
-"""Group and file name of a wheel -> the arguments of `pip install` for it."""
-
-
-def files(
-    there: Sequence[Wheel],
-    *,
-    project: Path | None,
-    words: Words,
-    root: str,
-    projects: Iterable[str] = (),
-) -> dict[str, bytes]:
-    """Every file of the site by its key below the index's root. The same data give the same bytes.
-
-    Args:
-        there: The index's wheels, newest first.
-        project: The project whose channels could be built.
-        words: What `pip install` is given for a wheel of a group.
-        root: The address of the index's root, ending in a slash.
-        projects: All projects that the index ever had: one without wheels has an empty page.
-    """
-    pages_by_key = project_files(there, words=words, projects=projects)
-    channels, evidence = _offered(project)
-    facts = data(project, there, words)
-    pages_by_key["index.html"] = index_page(facts, there, root).encode()
-    pages_by_key[BUILDABLE] = buildable_page(channels, evidence).encode()
-    pages_by_key["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
-    return pages_by_key
-
-
-def project_files(
-    there: Sequence[Wheel], *, words: Words, projects: Iterable[str]
-) -> dict[str, bytes]:
-    """The files that follow from the index's wheels alone: a page of each project, and what was
-    tested.
-    """
-    wheels = {name: list[Wheel]() for name in projects} | of_project(there)
-    pages_by_key = {
-        f"project/{name}.html": project_page(name, wheels[name], words).encode()
-        for name in sorted(wheels)
-    }
-    pages_by_key[KEY] = render(
-        {wheel.filename: _standing(wheel) for wheel in there if wheel.withdrawn is None}
-    )
-    return pages_by_key
-
-
-def installable_files(page: bytes) -> set[str]:
-    """The wheels to which a project's page leads."""
-    links = re.findall(rb'href="\.\./whl/files/([^"#]+)"', page)
-    return {unquote(link.decode("utf-8", "replace")) for link in links}
-
-
-def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
-    with suppress(FarmError):  # what is in the index is shown whatever the matrix says
-        if project is not None:
-            return list(load_matrix(project).channels.values()), load_evidence(project)
-    return [], Evidence(())
-
-
-def _standing(wheel: Wheel) -> Standing:
-    tests = tuple(
-        Test(where=test.where, date=test.date, outcome=test.outcome) for test in wheel.tests
-    )
-    return Standing(state=STATES[wheel.state], tests=tests)
-
-
-def write(store: Store, made: Mapping[str, bytes]) -> list[str]:
-    """Write what differs from what is there, and give its keys; InfrastructureError if others write
-    all the time.
-    """
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        written = pool.map(lambda key: _put(store, key, made[key]), made)
-        return [key for key, changed in zip(made, written, strict=True) if changed]
-
-
-def _put(store: Store, key: str, data: bytes) -> bool:
-    content_type = TYPES[Path(key).suffix]
-    for _ in range(TRIES):
-        stored = store.get(key)
-        if stored is not None and stored.data == data:
-            return False
-        # Only where it is still what was read: someone else may build the site at the same time.
-        if store.replace(key, data, stored.etag if stored else None, content_type=content_type):
-            return True
-    raise InfrastructureError(
-        f"{key}: another process keeps writing it", hint="run `farm site build` again"
-    )
+HERE = "in this index"
+SHIPPED = "by the farm's own evidence"
+"""Which of the two a statement about a build comes from."""
 
 
 class Inline(NamedTuple):
@@ -148,9 +45,8 @@ class Inline(NamedTuple):
 
 @cache
 def _environment() -> jinja2.Environment:
-    loader = jinja2.FileSystemLoader(TEMPLATES)
     templates = jinja2.Environment(
-        loader=loader,
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -178,176 +74,83 @@ def embedded(data: Mapping[str, Any]) -> Markup:
     return Markup(text)  # noqa: S704 escaped above
 
 
-def of_project(there: Sequence[Wheel]) -> dict[str, list[Wheel]]:
-    """The wheels by project, torch first; of each project the newest first."""
-    wheels: dict[str, list[Wheel]] = {}
-    for wheel in sorted(there, key=lambda wheel: (wheel.project not in FIRST, wheel.project)):
-        wheels.setdefault(wheel.project, []).append(wheel)
-    return wheels
+# --- the first page
 
 
-def newest_version(wheels: Iterable[Wheel]) -> str:
-    """The version that pip takes: the newest that is no pre-release, or the newest of these.
+def index_page(data: Mapping[str, Any], overview: Overview, root: str) -> str:
+    """The search, and published wheels by project and by group.
 
-    Returns:
-        It; empty if all are withdrawn.
+    Args:
+        data: What the search reads: see `data`.
+        overview: The wheels.
+        root: The address of the index's root, ending in a slash.
     """
-    versions = [Version(wheel.version) for wheel in wheels if wheel.withdrawn is None]
-    releases = [version for version in versions if not version.is_prerelease]
-    return str(max(releases or versions, default=""))
-
-
-def index_page(data: Mapping[str, Any], there: Sequence[Wheel], root: str) -> str:
-    """Published wheels by project and by group."""
-    projects = [_project_row(name, wheels) for name, wheels in of_project(there).items()]
-    projects_by_group: dict[str, list[str]] = {}
-    for wheel in there:
-        for group in wheel.groups:
-            projects_by_group.setdefault(group, []).append(wheel.project)
-    groups = [
-        (group, _meaning(group), len(names), sorted({*names}))
-        for group, names in sorted(projects_by_group.items())
-    ]
-    template = _environment().get_template("index.html")
-    return template.render(
-        data=embedded(data),
-        js=_inline(*SCRIPTS),
-        projects=projects,
-        groups=groups,
-        wheels=len(there),
-        root=root,
+    return (
+        _environment()
+        .get_template("index.html")
+        .render(
+            data=embedded(data),
+            js=_inline(*SCRIPTS),
+            projects=overview.projects,
+            groups=_group_rows(overview),
+            wheels=sum(project.wheels for project in overview.projects),
+            root=root,
+        )
     )
 
 
-def _project_row(name: str, wheels: Sequence[Wheel]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "newest": newest_version(wheels) or "all withdrawn",
-        "versions": len({wheel.version for wheel in wheels}),
-        "wheels": len(wheels),
-        "groups": len({group for wheel in wheels for group in wheel.groups}),
-        "checked": sum(wheel.report is not None for wheel in wheels),
-        "date": max(wheel.uploaded for wheel in wheels)[:10],
-    }
-
-
-def buildable_page(channels: Iterable[Channel], evidence: Evidence) -> str:
-    """What could be built, by GPU: builds that were tested, then channels without one."""
-    offered = [(channel, _tested(evidence, channel.name)) for channel in channels]
-    by_gpu: dict[str, list[tuple[Channel, str]]] = {}
-    for channel, tested in sorted(offered, key=lambda pair: not pair[1]):
-        for gpu in channel.gpus:
-            by_gpu.setdefault(gpu, []).append((channel, tested))
-    architectures = catalog.architectures().architectures
-    order = ["cpu", *architectures]
-    gpus = []
-    for gpu in sorted(by_gpu, key=lambda gpu: order.index(gpu) if gpu in order else len(order)):
-        card = architectures.get(gpu)
-        title = f"{card.name}, {card.example}" if card else _meaning(gpu)
-        tested_channels = [pair for pair in by_gpu[gpu] if pair[1]]
-        untested = [pair for pair in by_gpu[gpu] if not pair[1]]
-        gpus.append((gpu, title, tested_channels, untested))
-    return _environment().get_template("buildable.html").render(gpus=gpus)
-
-
-def _tested(evidence: Evidence, channel: str) -> str:
-    states_by_variant = {
-        wheel.variant: wheel.state for wheel in evidence.of_channel(channel, "torch")
-    }
-    return "; ".join(f"{variant}: {state}" for variant, state in states_by_variant.items())
+def _group_rows(overview: Overview) -> list[tuple[str, str, int, list[str]]]:
+    """Each group with what its name means, its wheels and its projects."""
+    wheels: Counter[str] = Counter()
+    projects: dict[str, list[str]] = {}
+    for project in overview.projects:
+        wheels.update(project.groups)
+        for group in project.groups:
+            projects.setdefault(group, []).append(project.name)
+    return [(group, _meaning(group), wheels[group], projects[group]) for group in sorted(projects)]
 
 
 def _meaning(group: str) -> str:
     """`Kepler, Tesla K40; Core 4xxx (Haswell)` of a group's name; empty for a name of one's own."""
     gpu, _, cpu = group.partition("-")
+    parts = []
     card = catalog.architectures().architectures.get(gpu)
-    level = catalog.cpu_levels().get(cpu)
     if card:
-        words = [f"{card.name}, {card.example}"]
-    else:
-        words = {"cpu": ["no GPU"], "mps": ["Apple GPU"]}.get(gpu, [])
-    return "; ".join([*words, *([level.example] if level else [])])
+        parts.append(f"{card.name}, {card.example}")
+    elif gpu in WITHOUT_CARD:
+        parts.append(WITHOUT_CARD[gpu])
+    level = catalog.cpu_levels().get(cpu)
+    if level:
+        parts.append(level.example)
+    return "; ".join(parts)
 
 
-def project_page(name: str, found: Sequence[Wheel], words: Words) -> str:
-    """All versions and files of a project, and the line that installs each version from each
-    group.
-    """
-    versions = []
-    for version, files in groupby(found, key=lambda wheel: wheel.version):
-        version_files = list(files)
-        lines = _install_lines(version_files, words)
-        versions.append((version, version_files, lines))
-    template = _environment().get_template("project.html")
-    return template.render(
-        name=name, versions=versions, count=len(found), place=wheel_place, record=record_key
-    )
+WITHOUT_CARD = {"cpu": "no GPU", "mps": "Apple GPU"}
 
 
-def _install_lines(wheels: Sequence[Wheel], words: Words) -> list[tuple[str, str]]:
-    """The lines that install one version, each with what it is for: a group, or one of its wheels
-    where each has a line of its own.
-    """
-    lines: dict[tuple[str, str], list[Wheel]] = {}
-    for wheel in wheels:
-        if wheel.withdrawn is not None:
-            continue
-        for group in wheel.groups:
-            line = shlex.join(["pip", "install", *words(group, wheel.filename)])
-            lines.setdefault((group, line), []).append(wheel)
-    groups = Counter(group for group, _ in lines)
-    labelled = []
-    for (group, line), installed in sorted(lines.items(), key=lambda entry: entry[0]):
-        label = group
-        if groups[group] > 1:
-            label = f"{group}, {' '.join(installed[0].tags[:2])}"
-        labelled.append((label, line))
-    return labelled
-
-
-def data(
-    project: Path | None, there: Sequence[Wheel], words: Words | None = None
-) -> dict[str, Any]:
+def data(overview: Overview, project: Path | None) -> dict[str, Any]:
     """Collect what the page's search reads, as JSON.
 
     Args:
+        overview: The wheels.
         project: The project whose channels could be built.
-        there: The index's wheels, the newest of each project first.
-        words: What `pip install` is given for a wheel of a group.
     """
-    newest: dict[tuple[str, str], list[Wheel]] = {}
-    for wheel in there:
-        for group in wheel.groups if wheel.withdrawn is None else ():
-            newest.setdefault((wheel.project, group), []).append(wheel)
-    rows = []
-    for (name, group), wheels in sorted(newest.items()):
-        wheel = wheels[0]
-        install = ["pip", "install", *words(group, wheel.filename)] if words else []
-        rows.append(
-            {
-                "project": name,
-                "group": group,
-                "version": wheel.version,
-                "sms": list(wheel.sms),
-                "tags": sorted({one_wheel.tags[0] for one_wheel in wheels}),
-                "verified": wheel.report.code if wheel.report else "",
-                "without": wheel.without,
-                "pip": shlex.join(install) or None,
-            }
-        )
-    return official.facts() | {
-        "there": rows,
-        "own": own(project) if project else {},
-        "aliases": {"pytorch": "torch"},
-    }
+    builds = own_builds(project, overview) if project else {}
+    return (
+        official.facts()
+        | overview.model_dump(mode="json")
+        | {"own": builds, "aliases": {"pytorch": "torch"}}
+    )
 
 
-def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
+def own_builds(
+    project: Path, overview: Overview | None = None
+) -> dict[str, dict[str, list[list[str]]]]:
     """By platform and SM, builds of which `farm why --official` names the first three that the
     driver runs.
 
-    Release, CUDA, how far it was proved, words, the first driver that runs it, what the official
-    wheel has beside it.
+    Each is: release, CUDA, how far it was proved and what it costs, the words of the command, the
+    first driver that runs it, what the official wheel has and it lacks.
     """
     rows: dict[str, dict[str, list[list[str]]]] = {}
     for place in official.PLATFORMS:
@@ -355,15 +158,141 @@ def own(project: Path) -> dict[str, dict[str, list[list[str]]]]:
             sm = int(name.removeprefix("sm"))
             try:
                 builds = buildable_here(project, machine_of((sm,), place), limit=LIMIT)
-            except (
-                FarmError
-            ):  # a matrix that cannot be read: the rest of the page stands without it
+            except FarmError:  # the rest of the page does not need the matrix
                 return {}
             if builds:
-                rows.setdefault(place, {})[str(sm)] = [_row(build) for build in builds]
+                row = [_own_row(build, overview or Overview()) for build in builds]
+                rows.setdefault(place, {})[str(sm)] = row
     return rows
 
 
-def _row(own: FarmBuild) -> list[str]:
-    cost = f"{own.standing}; {own.cost}"
-    return [own.torch, str(own.cuda), cost, own.words, own.driver or "0", own.without]
+def _own_row(build: FarmBuild, overview: Overview) -> list[str]:
+    about = f"{_standing(build, overview)}; {build.cost}"
+    return [
+        build.torch,
+        str(build.cuda),
+        about,
+        build.words,
+        build.driver or "0",
+        build.without,
+    ]
+
+
+def _standing(build: FarmBuild, overview: Overview) -> str:
+    """How far a build was proved: by this index, and by the evidence that the farm comes with."""
+    variant = build.variant
+    for project, published in overview.builds_of(build.channel):
+        is_torch = project == "torch" and release_of(published.version) == build.torch
+        if is_torch and (published.group, published.python) == (variant.group, variant.python):
+            in_index = f"{HERE}: {STATES[published.state]}"
+            return f"{in_index}; {SHIPPED}: {build.proved}" if build.proved else in_index
+    return build.standing
+
+
+# --- what could be built
+
+
+class ChannelRow(NamedTuple):
+    """A channel of the page by GPU, and what was tested of it for this GPU."""
+
+    channel: Channel
+    tested: tuple[str, ...]
+
+
+def buildable_page(channels: Iterable[Channel], evidence: Evidence, overview: Overview) -> str:
+    """What could be built, by GPU: channels that were tested for it, then the others."""
+    by_gpu: dict[str, list[ChannelRow]] = {}
+    for channel in channels:
+        for gpu in channel.gpus:
+            tested = (*_tested_here(overview, channel.name, gpu), *_proved(evidence, channel, gpu))
+            by_gpu.setdefault(gpu, []).append(ChannelRow(channel, tested))
+    architectures = catalog.architectures().architectures
+    order = {gpu: number for number, gpu in enumerate(("cpu", *architectures))}
+    gpus = []
+    for gpu in sorted(by_gpu, key=lambda gpu: order.get(gpu, len(order))):
+        tested_rows = [row for row in by_gpu[gpu] if row.tested]
+        untested_rows = [row for row in by_gpu[gpu] if not row.tested]
+        gpus.append((gpu, _meaning(gpu), tested_rows, untested_rows))
+    return _environment().get_template("buildable.html").render(gpus=gpus)
+
+
+def _tested_here(overview: Overview, channel: str, gpu: str) -> list[str]:
+    """What this index has of a channel for a GPU."""
+    lines = []
+    for project, build in overview.builds_of(channel):
+        if build.group.partition("-")[0] == gpu:
+            wheel = f"{project} {build.version} for {build.group}, {build.python}"
+            lines.append(f"{HERE}: {wheel}: {STATES[build.state]}")
+    return lines
+
+
+def _proved(evidence: Evidence, channel: Channel, gpu: str) -> list[str]:
+    """What the farm's own evidence has of a channel's torch for a GPU."""
+    states: dict[str, str] = {}
+    for wheel in evidence.of_channel(channel.name, "torch"):
+        if wheel.variant.partition("-")[0] == gpu:
+            states[wheel.variant] = wheel.state
+    return [f"{SHIPPED}: {variant}: {state}" for variant, state in states.items()]
+
+
+# --- a project's page
+
+
+class Release(NamedTuple):
+    """The wheels of a release, whatever their local versions.
+
+    Attributes:
+        name: The version without its local part.
+        lines: Each version, with what its install lines are for and these lines.
+        wheels: Its files.
+    """
+
+    name: str
+    lines: list[tuple[str, list[tuple[str, str]]]]
+    wheels: list[Wheel]
+
+
+def project_page(name: str, wheels: Sequence[Wheel], words: Words) -> str:
+    """All versions and files of a project, and the line that installs each version from each
+    group.
+    """
+    releases = []
+    for release, wheels_of_release in groupby(wheels, key=lambda wheel: release_of(wheel.version)):
+        files = list(wheels_of_release)
+        lines = []
+        for version, wheels_of_version in groupby(files, key=lambda wheel: wheel.version):
+            lines.append((version, _install_lines(list(wheels_of_version), words)))
+        releases.append(Release(release, lines, files))
+    return (
+        _environment()
+        .get_template("project.html")
+        .render(
+            name=name,
+            releases=releases,
+            count=len(wheels),
+            versions=len({wheel.version for wheel in wheels}),
+            place=wheel_place,
+            record=record_key,
+        )
+    )
+
+
+def _install_lines(wheels: Sequence[Wheel], words: Words) -> list[tuple[str, str]]:
+    """The lines that install one version, each with what it is for: a group, or one of its wheels
+    where each has a line of its own.
+    """
+    first_wheels: dict[tuple[str, str], Wheel] = {}
+    for wheel in wheels:
+        if wheel.withdrawn is not None:
+            continue
+        for group in wheel.groups:
+            line = shlex.join(["pip", "install", *words(group, wheel.filename)])
+            first_wheels.setdefault((group, line), wheel)
+    lines_in_group = Counter(group for group, _ in first_wheels)
+    labelled = []
+    for group, line in sorted(first_wheels):
+        label = group
+        if lines_in_group[group] > 1:
+            label = f"{group}, {' '.join(first_wheels[group, line].tags)}"
+        labelled.append((label, line))
+    return labelled

@@ -1,11 +1,8 @@
-"""The wheels of an index as pages show them: each statement is from its record, its page or a kept
-smoke report.
-
-Reports are untrusted and bounded.
+"""The wheels of an index as pages show them: each statement is from a wheel's record, its page or a
+kept smoke report.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,14 +13,14 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from farm.base.requirement import python_of
-from farm.base.text import plain, short
-from farm.index.layout import CATALOGUE, SMOKE, json_key, record_key
+from farm.base.text import plain
+from farm.index.layout import CATALOGUE, json_key, record_key
 from farm.index.pages import File, parse_catalogue, parse_page
 from farm.index.reader import withdrawn
 from farm.index.records import Sha256, parse_record
 from farm.index.stores import Store
 from farm.plan.variant import Variant, gpu_words
-from farm.smoke.runner import TESTED_AT, TESTED_WHEEL
+from farm.site.smoke_reports import REQUESTS, Smoke, Tests, newest
 
 STATES = {
     "smoked": "published, every part tested",
@@ -32,135 +29,21 @@ STATES = {
     "broken": "published, its smoke test failed",
 }
 """The words of the pages, and of `catalog.wheels.json`."""
-MAX_REPORT = 1 << 20
-MAX_REPORTS = 200
-"""Of one wheel; each is a request."""
-REQUESTS = 8  # at a time
-
-
-@dataclass(frozen=True)
-class Smoke:
-    """One smoke test of a wheel."""
-
-    where: str  # the CPU, emulated or not, and the card where the GPU part ran
-    time: str  # when, ISO 8601; empty where the report does not say
-    outcome: str  # what ran and how it ended: `CPU part passed; GPU part not run: no NVIDIA driver`
-    # nothing failed, and something passed; `gpu`: the GPU part too; `gpu_ran`: however it ended
-    passed: bool = False
-    gpu: bool = False
-    failed: bool = False
-    gpu_ran: bool = False
-    python: str = ""  # the Python that imported it, `3.11.2`; empty where the report does not say
-
-    @property
-    def date(self) -> str:
-        return self.time[:10] or "date not recorded"
-
-    def with_python(self) -> "Smoke":
-        if self.python:
-            return replace(self, where=f"{self.where}, Python {self.python}")
-        return self
-
-
-Tests = Mapping[str, Sequence[Smoke]]
-"""Name of a wheel's file -> its smoke tests."""
-
-
-def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]]:
-    """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for
-    each report.
-    """
-    keys: dict[str, list[str]] = {}
-    for key in store.list(SMOKE):
-        name = key.removeprefix(SMOKE).partition("/")[0]
-        if name in wanted and len(keys.setdefault(name, [])) < MAX_REPORTS:
-            keys[name].append(key)
-    pairs = [(name, key) for name, several in sorted(keys.items()) for key in sorted(several)]
-    tests_by_name: dict[str, list[Smoke]] = {}
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        for (name, _), stored in zip(
-            pairs, pool.map(store.get, [key for _, key in pairs]), strict=True
-        ):
-            if stored is not None and len(stored.data) <= MAX_REPORT:
-                tests_by_name.setdefault(name, []).extend(_tests_in(stored.data, wanted[name]))
-    return tests_by_name
-
-
-def _tests_in(data: bytes, wheel: str) -> Iterator[Smoke]:
-    """The test that a report tells of; none if it is no report, or about another file than the one
-    with this sha256.
-    """
-    try:
-        report = json.loads(data)
-        facts = report.get("facts") or {}
-        if facts.get(TESTED_WHEEL, wheel) == wheel:
-            yield _smoke(report, facts, str(facts.get(TESTED_AT) or ""))
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        return  # a report of another version tells nothing here
-
-
-def newest(smokes: Iterable[Smoke]) -> tuple[Smoke, ...]:
-    """One test for each kind of machine, the newest: a wheel that failed there and then passed
-    works there.
-
-    Where the GPU part, or all of it, did not run, that takes nothing back of one that ran.
-    """
-    rising = sorted(smokes, key=lambda smoke: (smoke.passed or smoke.failed, smoke.time))
-    latest = {(smoke.where, smoke.gpu_ran): smoke for smoke in rising}
-    return tuple(latest[kind] for kind in sorted(latest))
-
-
-def _smoke(report: dict[str, Any], facts: dict[str, Any], time: str) -> Smoke:
-    """Summary of one report of the probe: what ran, where, and how it ended."""
-    parts: dict[str, list[dict[str, Any]]] = {"CPU": [], "GPU": []}
-    for check in report.get("checks") or ():
-        parts["GPU" if check["group"] in ("cuda", "speed") else "CPU"].append(check)
-    cards = [
-        str(check["seen"])
-        for check in parts["GPU"]
-        if check["name"] == "devices" and check["status"] == "passed"
-    ]
-    machine = str(facts.get("machine") or "this machine")
-    if report.get("emulated"):
-        cpu = f"{report['emulated']} (emulated)"
-    else:
-        cpu = f"a real CPU ({machine})"
-    outcomes = [f"{name} part {_ended(checks)}" for name, checks in parts.items() if checks]
-    # A crash fails no check: the one that was running is not in the list.
-    if report["outcome"] == "failed" and not any(
-        c["status"] == "failed" for c in [*parts["CPU"], *parts["GPU"]]
-    ):
-        outcomes.append(str(report.get("reason") or "failed"))
-    return Smoke(
-        where=short(", ".join([cpu, *cards])),
-        time=short(time),
-        outcome=short("; ".join(outcomes) or report["outcome"]),
-        passed=report["outcome"] == "passed",
-        failed=report["outcome"] == "failed",
-        gpu=report["outcome"] == "passed"
-        and any(check["status"] == "passed" for check in parts["GPU"]),
-        gpu_ran=any(check["status"] != "not_run" for check in parts["GPU"]),
-        python=short(str(facts.get("python") or "")),
-    )
-
-
-def _ended(checks: list[dict[str, Any]]) -> str:
-    """`passed`, `failed: devices`, or `not run` with the first reason."""
-    failed = [str(check["name"]) for check in checks if check["status"] == "failed"]
-    if failed:
-        return f"failed: {', '.join(failed)}"
-    if any(check["status"] == "passed" for check in checks):
-        return "passed"
-    reason = next((check.get("reason") for check in checks if check.get("reason")), None)
-    return f"not run: {reason}" if reason else "not run"
+MAX_TEXT = 1000
+"""Characters of a text from a record."""
 
 
 Arch = Annotated[str, StringConstraints(pattern=r"^[0-9]{2,3}[af]?$")]
 
 
 class Report(BaseModel):
-    """The part of verify's report in a wheel's record: its sha256, and the promises about code that
-    hold.
+    """The part of verify's report in a wheel's record.
+
+    Attributes:
+        sha256: The digest of the report.
+        sass: SMs whose machine code was verified; None where that was not checked.
+        ptx: SMs whose PTX was verified.
+        cpu: The CPU level that the code does not exceed; None where that was not checked.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -174,15 +57,33 @@ class Report(BaseModel):
     def code(self) -> str:
         """`sm_35, compute_35; CPU: avx` in words."""
         names = [f"sm_{sm}" for sm in self.sass or ()] + [f"compute_{sm}" for sm in self.ptx]
-        device = ", ".join(names) or (
-            "no device code" if self.sass is not None else "device code not checked"
-        )
-        return f"{device}; CPU: {f'at most {self.cpu}' if self.cpu else 'not checked'}"
+        device = ", ".join(names)
+        if not names and self.sass is None:
+            device = "device code not checked"
+        elif not names:
+            device = "no device code"
+        cpu = f"at most {self.cpu}" if self.cpu else "not checked"
+        return f"{device}; CPU: {cpu}"
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel in the index."""
+    """A wheel in the index.
+
+    Attributes:
+        filename: Its file.
+        project: Its normalised name.
+        version: Its version.
+        groups: The groups that list it.
+        size: Bytes of the file.
+        sha256: Digest of the file.
+        uploaded: When it was published, ISO 8601.
+        channel: The channel that it was built for.
+        report: What its record has of verify's report; None: it was adopted, and not verified.
+        without: What the official wheel has and it lacks, by its record.
+        withdrawn: Why installers do not get it; None: they do.
+        tests: The newest smoke test on each kind of machine.
+    """
 
     filename: str
     project: str
@@ -192,31 +93,29 @@ class Wheel:
     sha256: str
     uploaded: str
     channel: str | None = None
-    report: "Report | None" = (
-        None  # what its record has of verify's report; None: it was adopted, and not verified
-    )
-    without: str = (
-        ""  # what the official wheel has beside it, by its record; empty: nothing, or nobody says
-    )
-    withdrawn: str | None = None  # why installers do not get it; None: they do
-    tests: tuple[Smoke, ...] = ()  # the newest smoke test on each kind of machine
+    report: Report | None = None
+    without: str = ""
+    withdrawn: str | None = None
+    tests: tuple[Smoke, ...] = ()
 
     @cached_property
     def tags(self) -> tuple[str, str]:
-        """Pythons and platforms, as the file name says: `cp311`, `manylinux_2_28_x86_64`."""
-        tags = parse_wheel_filename(self.filename)[3]
-        pythons = {
-            python_of(tag.interpreter, tag.abi) for tag in tags if tag.abi not in ("abi3", "none")
-        }
-        pythons |= {tag.interpreter for tag in tags if tag.abi == "none"}
-        pythons |= {f"{tag.interpreter}-abi3" for tag in tags if tag.abi == "abi3"}
-        return ", ".join(sorted(pythons)), ", ".join(sorted({tag.platform for tag in tags}))
+        """Pythons and platforms, as the file name says: `py311`, `manylinux_2_28_x86_64`."""
+        pythons = set()
+        platforms = set()
+        for tag in parse_wheel_filename(self.filename)[3]:
+            platforms.add(tag.platform)
+            if tag.abi == "none":
+                pythons.add(tag.interpreter)
+            elif tag.abi == "abi3":
+                pythons.add(f"{tag.interpreter}-abi3")
+            else:
+                pythons.add(python_of(tag.interpreter, tag.abi))
+        return ", ".join(sorted(pythons)), ", ".join(sorted(platforms))
 
     @property
-    def several(self) -> bool:
-        """True where it serves several Pythons: by the stable ABI, or since it has no code for
-        Python.
-        """
+    def serves_several_pythons(self) -> bool:
+        """True for a wheel of the stable ABI, and for one without code for Python."""
         return any(tag.abi in ("abi3", "none") for tag in parse_wheel_filename(self.filename)[3])
 
     @property
@@ -226,23 +125,28 @@ class Wheel:
         """
         if self.report and self.report.sass is not None:
             return tuple(int(sm.rstrip("af")) for sm in self.report.sass)
-        words = {word for group in self.groups if (word := group.partition("-")[0]) in gpu_words()}
-        return tuple(sorted({sm for word in words for sm in Variant(word, "avx2", "py311").sms}))
+        sms = set[int]()
+        for group in self.groups:
+            gpu = group.partition("-")[0]
+            if gpu in gpu_words():
+                sms.update(Variant(gpu, "avx2", "py311").sms)
+        return tuple(sorted(sms))
 
     @property
     def state(self) -> str:
         """A key of `STATES`; a wheel for a GPU counts as tested if its GPU part ran on a card."""
-        if any(smoke.failed for smoke in self.tests):
+        if any(test.failed for test in self.tests):
             return "broken"
-        passed = [smoke for smoke in self.tests if smoke.passed]
+        passed = [test for test in self.tests if test.passed]
         if not passed:
             return "published"
-        if not self.sms or any(smoke.gpu for smoke in passed):
-            return "smoked"
-        return "tested"
+        if self.sms and not any(test.gpu for test in passed):
+            return "tested"
+        return "smoked"
 
     @property
     def checked(self) -> str:
+        """What verified it, in words."""
         if self.report:
             return f"verified: report {self.report.sha256[:12]}"
         if self.channel:
@@ -257,36 +161,44 @@ def _report(document: Any) -> Report | None:
         return None  # of another version of the farm, or of somebody else
 
 
-def wheels(store: Store) -> Iterator[Wheel]:
-    """Every wheel of the index, once: a request for each project of each group, and one for each
-    record.
+def wheels(store: Store, projects: Collection[str] | None = None) -> Iterator[Wheel]:
+    """Every wheel of the index, or of some of its projects, once.
+
+    Costs a request for each project of each group, and one for each record.
     """
+    groups_by_name: dict[str, list[str]] = {}
+    files_by_name: dict[str, tuple[str, File]] = {}
+    for group, project, files in _pages(store, projects):
+        for name, file in files.items():
+            groups_by_name.setdefault(name, []).append(group)
+            # A wheel may be in several groups, and withdrawn from one of them.
+            if name not in files_by_name or withdrawn(file) is None:
+                files_by_name[name] = project, file
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        records = pool.map(store.get, map(record_key, files_by_name))
+        for (name, (project, file)), stored in zip(files_by_name.items(), records, strict=True):
+            provenance: Mapping[str, Any] = {}
+            if stored is not None:
+                provenance = parse_record(stored.data, record_key(name)).provenance
+            yield _wheel(project, file, tuple(groups_by_name[name]), provenance)
+
+
+def _pages(
+    store: Store, projects: Collection[str] | None
+) -> Iterator[tuple[str, str, dict[str, File]]]:
+    """The pages of the index, or of some of its projects: group, project and files by name."""
     stored_catalogue = store.get(CATALOGUE)
     catalogue = parse_catalogue(stored_catalogue.data if stored_catalogue else None)
-    places = [
-        (group, project)
-        for group, projects in sorted(catalogue.groups.items())
-        for project in projects
-    ]
-    groups: dict[str, list[str]] = {}
-    files: dict[str, tuple[str, File]] = {}
+    places = []
+    for group, names in sorted(catalogue.groups.items()):
+        for name in names:
+            if projects is None or name in projects:
+                places.append((group, name))
+    keys = [json_key(group, name) for group, name in places]
     with ThreadPoolExecutor(REQUESTS) as pool:
-        keys = [json_key(*place) for place in places]
-        for (group, project), key, page in zip(
-            places, keys, pool.map(store.get, keys), strict=True
-        ):
-            for name, file in parse_page(page.data, key).entries.items() if page else ():
-                groups.setdefault(name, []).append(group)
-                # A wheel may be in several groups, and withdrawn from one of them.
-                if name not in files or withdrawn(file) is None:
-                    files[name] = project, file
-        stored = pool.map(store.get, map(record_key, files))
-        for (name, (project, file)), record in zip(files.items(), stored, strict=True):
-            if record:
-                provenance = parse_record(record.data, record_key(name)).provenance
-            else:
-                provenance = {}
-            yield _wheel(project, file, tuple(groups[name]), provenance)
+        for (group, name), key, stored in zip(places, keys, pool.map(store.get, keys), strict=True):
+            if stored is not None:
+                yield group, name, parse_page(stored.data, key).entries
 
 
 def _wheel(
@@ -302,21 +214,17 @@ def _wheel(
         uploaded=file.upload_time or "",
         channel=file.channel,
         report=_report(provenance.get("report")),
-        without=plain(str(provenance.get("without") or ""), 1000),
+        without=plain(str(provenance.get("without") or ""), MAX_TEXT),
         withdrawn=withdrawn(file),
     )
 
 
-def with_tests(found: Iterable[Wheel], kept: Tests) -> list[Wheel]:
+def with_tests(index_wheels: Iterable[Wheel], tests_by_name: Tests) -> list[Wheel]:
     """The wheels, newest version first, each with the smoke tests that the index keeps of it."""
     tested = []
-    for wheel in found:
-        tests = kept.get(wheel.filename, ())
-        # With its Python only where that is news: the tag says it of all other wheels.
-        tested.append(
-            replace(
-                wheel,
-                tests=newest([test.with_python() for test in tests] if wheel.several else tests),
-            )
-        )
+    for wheel in index_wheels:
+        tests = tests_by_name.get(wheel.filename, ())
+        if wheel.serves_several_pythons:  # the tag of any other wheel says it
+            tests = [test.with_python() for test in tests]
+        tested.append(replace(wheel, tests=newest(tests)))
     return sorted(tested, key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)

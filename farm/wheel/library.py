@@ -2,19 +2,18 @@
 file.
 """
 
-import os
 import posixpath
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
-from farm.wheel.archive import Archive, Buffer
+from farm.wheel.archive import THREADS, Archive, Buffer
 from farm.wheel.dll_folders import added_by_code
 from farm.wheel.elf import (
     ELF_MAGIC,
@@ -303,8 +302,10 @@ def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
     )
 
 
-_MAX_THREADS = 4  # each keeps a member of up to 16 MiB in memory
 _BATCH = 4 << 20  # bytes
+_PROGRESS_S = 0.5
+Progress = Callable[[int, int], None]
+"""Takes how many bytes of a wheel were read, and how many there are."""
 _MAX_LIBRARIES = 5000  # the largest known wheels hold some hundred
 
 
@@ -343,12 +344,16 @@ def read_contents(
     *,
     with_symbols: bool = False,
     device: bool = True,
+    progress: Progress | None = None,
 ) -> Contents:
-    """Read every member once.
+    """Read every member once. A damaged library has `Library.error`.
 
-    `code_of`: for a member's name, what is asked of its machine code; `device`: look for GPU code;
-    `with_symbols`: read what the libraries take from one another, too. A damaged library has
-    `Library.error`.
+    Args:
+        archive: The wheel.
+        code_of: For a member's name, what is asked of its machine code.
+        with_symbols: Read what the libraries take from one another, too.
+        device: Look for GPU code.
+        progress: Called now and then with the bytes of the file that were read, and with all.
 
     Raises:
         VerificationFailedError: A member is damaged.
@@ -366,10 +371,12 @@ def read_contents(
         ]
 
     # Unpacking and hashing release the interpreter's lock.
-    with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, _MAX_THREADS)) as threads:
+    with ThreadPoolExecutor(THREADS) as threads:
         batches = [threads.submit(read_batch, names) for names in _batches(archive)]
         try:
             for batch in batches:
+                if progress is not None:
+                    _wait(batch, archive, progress)
                 for member in batch.result():
                     files[member.name] = member.sha256, member.size
                     if member.library is not None:
@@ -392,6 +399,14 @@ def read_contents(
         dispatching=tuple(dispatching),
         dll_folders=_dll_folders(archive, files, libraries),
     )
+
+
+def _wait(batch: Future[Any], archive: Archive, progress: Progress) -> None:
+    """Wait for a task, and say meanwhile how much was read: a member may be gigabytes."""
+    total = sum(entry.compressed for entry in archive.members.values())
+    while wait([batch], timeout=_PROGRESS_S).not_done:
+        progress(min(archive.bytes_read, total), total)
+    progress(min(archive.bytes_read, total), total)
 
 
 def _dll_folders(

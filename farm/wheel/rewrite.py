@@ -5,35 +5,22 @@ end, and what is new carries the date 1980-01-01. Nothing is recompressed, so th
 copying the file.
 """
 
-import hashlib
 import json
 import os
 import re
-import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 from packaging.version import Version
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.locks import retry_while_open
 from farm.base.outputs import sync_folder
-from farm.wheel.archive import (
-    DEFLATED,
-    DOS_EPOCH,
-    MADE_BY_UNIX,
-    Archive,
-    Entry,
-    central_header,
-    check_name,
-    end_records,
-    local_header,
-    needs_zip64,
-    zlib,
-)
+from farm.wheel.archive import Archive
+from farm.wheel.member_names import check_name
 from farm.wheel.metadata import (
     Row,
     parse_wheel_name,
@@ -43,18 +30,7 @@ from farm.wheel.metadata import (
     with_build,
     with_version,
 )
-
-_BLOCK = 1 << 20
-
-
-class NewMember(NamedTuple):
-    """A member to write: `content` is the bytes themselves or a file to stream; `mode` its
-    permission bits.
-    """
-
-    name: str
-    content: bytes | Path
-    mode: int = 0o644
+from farm.wheel.zipwriter import NewMember, ZipWriter, packed
 
 
 def rewrite(
@@ -103,7 +79,7 @@ def rewrite(
             )
             stack.callback(temporary.unlink, missing_ok=True)
             with os.fdopen(handle, "wb", buffering=0) as file:
-                writer = _Writer(file)
+                writer = ZipWriter(file)
                 for entry, name in copied:
                     writer.copy(source, entry, name)
                 rows = [
@@ -112,13 +88,16 @@ def rewrite(
                     if not name.endswith("/")
                 ]
                 written = {}
-                for member in new:
-                    written[member.name] = writer.add(member)
-                    rows.append(Row(member.name, *written[member.name]))
+                for member in packed(new, dest.parent):
+                    writer.add(member)
+                    written[member.entry.name] = (member.sha256, member.entry.size)
+                    rows.append(Row(member.entry.name, member.sha256, member.entry.size))
                 # Last: archivers put `.dist-info` at the end (PEP 427). RECORD lists itself without
                 # a hash.
                 rows.append(Row(record, None, None))
-                written[record] = writer.add(NewMember(record, render_record(rows)))
+                for member in packed([NewMember(record, render_record(rows))], dest.parent):
+                    writer.add(member)
+                    written[record] = (member.sha256, member.entry.size)
                 writer.finish()
                 os.fsync(file.fileno())
             # It was 0600 while it was being written: no one else reads half a wheel.
@@ -128,89 +107,6 @@ def rewrite(
     except OSError as error:
         raise UsageError(f"{dest}: cannot be written ({error})") from error
     return written
-
-
-class _Writer:
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.entries: list[Entry] = []
-
-    def copy(self, source: Archive, entry: Entry, name: str) -> None:
-        """Copy a member's packed bytes under a new local header: no descriptor, no odd extra
-        fields.
-        """
-        moved = entry._replace(name=name, header_offset=self.file.tell())
-        self._write(local_header(moved, wide=needs_zip64(entry.size, entry.compressed)))
-        self._copy_range(source, entry.data_offset, entry.data_offset + entry.compressed)
-        self.entries.append(moved)
-
-    def add(self, member: NewMember) -> tuple[str, int]:
-        """Deflate a new member, then write its header over the room left for it."""
-        offset = self.file.tell()
-        if isinstance(member.content, bytes):
-            length = len(member.content)
-        else:
-            length = member.content.stat().st_size
-        # The header is written before the data, so the ZIP64 field must be reserved before the
-        # compressed size is known.
-        wide = needs_zip64(length + (length >> 8) + 1024)  # deflate adds 5 bytes in 16 KiB at worst
-        mode = stat.S_IFREG | member.mode
-        blank = Entry(member.name, DEFLATED, *DOS_EPOCH, 0, 0, 0, mode << 16, MADE_BY_UNIX, offset)
-        self._write(local_header(blank, wide=wide))
-        data = self.file.tell()
-        sha = hashlib.sha256()
-        crc = size = 0
-        packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
-        for chunk in _pieces(member.content):
-            sha.update(chunk)
-            crc = zlib.crc32(chunk, crc)
-            size += len(chunk)
-            self._write(packer.compress(chunk))
-        self._write(packer.flush())
-        if size != length:
-            raise VerificationFailedError(
-                f"member {member.name!r}: its file changed while it was read"
-            )
-        end = self.file.tell()
-        entry = blank._replace(crc=crc, size=size, compressed=end - data)
-        self.file.seek(offset)
-        self._write(local_header(entry, wide=wide))
-        self.file.seek(end)
-        self.entries.append(entry)
-        return sha.hexdigest(), size
-
-    def finish(self) -> None:
-        start = self.file.tell()
-        directory = b"".join(central_header(entry) for entry in self.entries)
-        self._write(directory + end_records(len(self.entries), start, len(directory)))
-
-    def _copy_range(self, source: Archive, start: int, end: int) -> None:
-        """Append bytes of the source."""
-        # By the kernel, without taking the bytes through this process, where both files allow it.
-        while start < end and hasattr(os, "copy_file_range"):
-            try:
-                count = os.copy_file_range(source.fileno(), self.file.fileno(), end - start, start)
-            except OSError:  # another file system, an old kernel; a full disk is met again below
-                break
-            if not count:
-                break
-            start += count
-        for chunk in source.span(start, end):
-            self._write(chunk)
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self.file.write(view) :]
-
-
-def _pieces(content: bytes | Path) -> Iterator[bytes]:
-    if isinstance(content, bytes):
-        yield content
-        return
-    with content.open("rb") as file:
-        while chunk := file.read(_BLOCK):
-            yield chunk
 
 
 _LABEL = re.compile(r"[0-9a-z_.]{1,64}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
 from farm.wheel.archive import Archive, check_is_file
+from farm.wheel.checks.cpu import held_to
 from farm.wheel.checks.registry import CHECKS
 from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
 from farm.wheel.library import Code, Contents, read_contents, with_open_calls
@@ -38,7 +39,6 @@ def verify(
     *,
     waivers: Sequence[Waiver] = (),
     dependencies: Sequence[Path] = (),
-    contents: Contents | None = None,
 ) -> Report:
     """Check a wheel against what its name promises.
 
@@ -49,9 +49,6 @@ def verify(
             fail it.
         dependencies: Wheels, or folders of wheels, that it requires and leaves libraries to. Its
             imports are followed into them, and their device code must run on the promised GPUs too.
-        contents: What is known of the wheel's members, as repair gives it for the wheel that it
-            wrote; they are not read again then. It serves a policy that promises nothing of
-            machine code.
 
     Raises:
         UsageError: The file or a dependency cannot be read, or one that is given is not required.
@@ -62,7 +59,7 @@ def verify(
         sha256, size = sha256_and_size(wheel)
     except OSError as error:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
-    checks, required = _run_checks(wheel, policy, dependencies, contents)
+    checks, required = _run_checks(wheel, policy, dependencies)
     return Report(
         wheel=wheel.name,
         sha256=sha256,
@@ -76,8 +73,23 @@ def verify(
     )
 
 
+def findings_of(wheel: Path, policy: Policy, contents: Contents) -> list[Finding]:
+    """Check a wheel whose members are known, and are not read again.
+
+    Args:
+        wheel: The file, as repair wrote it.
+        policy: What it is held to; it promises nothing of machine code.
+        contents: What is known of its members.
+    """
+    checks, _ = _run_checks(wheel, policy, (), contents)
+    return [finding for check in checks for finding in _bounded(check).findings]
+
+
 def _run_checks(
-    wheel: Path, policy: Policy, dependencies: Sequence[Path], contents: Contents | None
+    wheel: Path,
+    policy: Policy,
+    dependencies: Sequence[Path],
+    contents: Contents | None = None,
 ) -> tuple[list[Check], tuple[DependencyWheel, ...]]:
     """Run all checks; the wheels that were read with it."""
     try:
@@ -108,10 +120,10 @@ def _run_checks(
 
 def _read_contents(archive: Archive, policy: Policy) -> Contents:
     """Read all members, and decode the machine code that is held to the promised CPU level."""
-    level = policy.cpu
-    can_be_checked = level in (*level_names(), *arm_level_names())
+    can_be_checked = policy.cpu in (*level_names(), *arm_level_names())
 
     def code_of(member: str) -> Code | None:
+        level = held_to(policy, member)
         if level is None or not can_be_checked or fits_any(member, policy.cpu_exempt):
             return None
         # Where a library chooses its code at run time, what runs on loading alone is checked.

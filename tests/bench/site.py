@@ -17,15 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from farm.index.backends import DirectoryStore
-from farm.site import pages
-from tests.unit.site.test_pages import URL, many
+from farm.site.files import Contents, site_files, write
+from tests.unit.site.test_pages import many, source
 
 ROOT = Path(__file__).parents[2]
 WHEELS = 5000
 
 
 def main() -> None:
-    words = lambda group, _: ("--index-url", f"{URL}whl/{group}/simple/")  # noqa: E731
     there = list(many(WHEELS))
     with tempfile.TemporaryDirectory() as folder:
         store = DirectoryStore(Path(folder))
@@ -34,8 +33,8 @@ def main() -> None:
             table.add_column(column)
         for name in ("first build", "rebuild, one wheel less"):
             clock, processor = time.perf_counter(), time.process_time()
-            made = pages.files(there, project=ROOT, words=words, root=URL)
-            written = pages.write(store, made)
+            made = site_files(Contents((), there), source(ROOT))
+            written = write(store, lambda made=made: list(made), lambda _, made=made: made)[1]
             took = (
                 f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s "
                 "of processor)"

@@ -33,6 +33,8 @@ def test_make_demo_in_a_fresh_clone(client, tmp_path):
             step,
             result.stdout,
         )
+    assert shown[-1].startswith("next: ")
+    assert "farm detect" in shown[-1]
     pip = shlex.split(lines[-1])
     assert pip[:2] == ["pip", "install"]
     python = make_environment(tmp_path / "env", Path(sys.executable))

@@ -2,7 +2,7 @@
 would have seen.
 
 What Wine cannot show (the real vcvarsall.bat, cl, nvcc, NTFS) is in the checklist of
-docs/how-to/windows.md.
+docs/reference/windows.md.
 """
 
 import json

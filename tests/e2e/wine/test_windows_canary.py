@@ -229,11 +229,11 @@ def drive(toolchain, tmp_path):
 
 
 def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, plan, tmp_path):
-    """docs/how-to/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes
+    """docs/tutorials/first-windows-build.md, line after line, with C:\\farm on another drive. Wine's mklink makes
     no junction.
     """
     page, digest, farm = (
-        (ROOT / "docs/how-to/windows.md").read_text(),
+        (ROOT / "docs/tutorials/first-windows-build.md").read_text(),
         plan.digest[:12],
         toolchain.c / "farm",
     )

@@ -6,8 +6,9 @@ import pytest
 
 from farm.wheel.archive import Archive
 from farm.wheel.library import read_contents
+from farm.wheel.library_wheels import LibraryWheel, without_wheel_libraries
 from farm.wheel.metadata import read_dist_info
-from farm.wheel.repair import LibraryWheel, RepairOptions, vendor, without_wheel_libraries
+from farm.wheel.repair import RepairOptions, vendor
 
 BLAS = LibraryWheel(
     "nvidia-cublas-cu11==11.11.3.6", "nvidia/cublas/lib", ("libcublas.so.11", "libcublasLt.so.11")

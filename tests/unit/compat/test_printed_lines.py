@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.catalog import gpus
-from farm.site.pages import own
+from farm.site.pages import own_builds
 from tests.unit.detect.conftest import FOLDER, RecordedMachine
 
 PROJECT = Path(__file__).parents[3]
@@ -94,7 +94,9 @@ def test_recommendations_for_machines(farm, monkeypatch):
 
 
 def test_builds_on_the_page(farm):
-    rows = [row for builds in own(PROJECT).values() for rows in builds.values() for row in rows]
+    rows = [
+        row for builds in own_builds(PROJECT).values() for rows in builds.values() for row in rows
+    ]
     assert len(rows) > 50
     lines = sorted({f"farm submit {row[3]}" for row in rows})[::3]
     assert accepted(farm, "\n".join(lines)) > 10

@@ -59,7 +59,7 @@ def test_nccl_needs_code_for_the_card():
 
 
 def test_only_what_the_official_wheel_for_the_same_kind_of_machine_has_counts_as_lacking():
-    arm = plan_of("cpu-armv8_2-py311", channel="debian-2.6.0").without
+    arm = plan_of("cpu-armv8_2-py311", channel="debian-2.6.0-arm").without
     assert "acl" in arm
     assert not {"mkl", "itt", "fbgemm"} & {*arm}
     assert "acl" not in plan_of("cpu-avx2-py311", channel="debian-2.6.0").without

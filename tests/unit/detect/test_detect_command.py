@@ -17,8 +17,9 @@ from farm.machine.detect import choose, with_published
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
-from farm.site import pages
-from farm.site.wheels import STATES, Smoke, wheels, with_tests
+from farm.site.files import Contents, SiteSource, site_files
+from farm.site.smoke_reports import Smoke
+from farm.site.wheels import STATES, wheels, with_tests
 from tests.indexes.wheels import build_wheel
 
 ROOT = Path(__file__).parents[3]
@@ -201,7 +202,9 @@ def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsy
     (wheel,) = wheels(store)
     there = with_tests([wheel], {wheel.filename: [smoke]})
     words = lambda group, _: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
-    pages.write(store, pages.files(there, project=None, words=words, root="https://w.example/"))
+    source = SiteSource(project=None, words=words, root="https://w.example/")
+    files = site_files(Contents(("torch",), there), source)
+    store.create(KEY, files[KEY], content_type="application/json")
     detect(index)
     out = words_of(capsys)
     assert f"wheel {STATES['tested']}" in out

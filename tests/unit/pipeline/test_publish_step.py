@@ -2,24 +2,29 @@
 
 import hashlib
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from farm.base.errors import PublishRefusedError, VerificationFailedError
+from farm.index.backends import open_store
 from farm.index.layout import record_key
+from farm.index.publish import publish as publish_into
 from farm.index.records import PREDICATE, parse_record
-from farm.plan.settings import Settings
+from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
 from farm.run.inputs import BuildInputs
 from farm.run.journal import Request
 from farm.run.publish_step import publish_wheel
 from farm.run.published import use_published
 from farm.run.resume import adopt_orphaned_run, find_published
+from farm.run.site_step import site_source
 from farm.run.smoke import passed_mark
 from farm.run.verify_step import refusal
 from farm.run.workspace import Watcher, Workspace, open_journal
+from farm.site.files import build
 from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, waive
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
@@ -64,6 +69,50 @@ WAIVER = Waiver(check="members", member="canary/*", reason="the testers want it"
 def wheel(request, tmp_path):
     platform = getattr(request, "param", "manylinux_2_17_x86_64")
     return build_wheel(tmp_path, f"canary-1.0-cp311-cp311-{platform}.whl").path
+
+
+def passing_report(wheel):
+    return Report(
+        wheel=wheel.name,
+        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        size=wheel.stat().st_size,
+        policy=POLICY,
+        checks=(Check(id="members", status="passed"),),
+    )
+
+
+def test_a_published_wheel_is_on_the_pages_for_people(tmp_path, wheel):
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "farm.yaml").write_text("index: index\n")
+    notes = []
+    watcher = Watcher()
+    watcher.note = notes.append
+    workspace = Workspace(tmp_path, load_settings(tmp_path), watcher)
+    store = open_store(workspace.index_url)
+    other = build_wheel(tmp_path, "other-1.0-py3-none-any.whl").path
+    when = datetime(2026, 11, 28, tzinfo=UTC)
+    publish_into(store, other, group="g", upload_time=when, provenance={})
+    build(store, site_source(workspace))
+    publish_wheel(workspace, PLAN, wheel, passing_report(wheel))
+    assert wheel.name in (tmp_path / "index" / "project" / "canary.html").read_text()
+    assert "project/canary.html" in (tmp_path / "index" / "index.html").read_text()
+    assert build(store, site_source(workspace))[1] == []
+    assert notes == []
+
+
+def test_a_fault_of_the_pages_for_people_does_not_fail_the_publish(tmp_path, wheel):
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "farm.yaml").write_text("index: index\n")
+    notes = []
+    watcher = Watcher()
+    watcher.note = notes.append
+    workspace = Workspace(tmp_path, load_settings(tmp_path), watcher)
+    store = open_store(workspace.index_url)
+    store.create("catalog.wheels.json", b"{}", content_type="application/json")
+    (tmp_path / "ci" / "farm.yaml").write_text("index: [")
+    result = publish_wheel(workspace, PLAN, wheel, passing_report(wheel))
+    assert result.changed
+    assert "farm site build writes them" in notes[0]
 
 
 @pytest.fixture

@@ -15,21 +15,28 @@ from packaging.utils import parse_wheel_filename
 from farm.cli.main import main
 from farm.index.changes import record_event
 from farm.plan.environment import absent_features
-from farm.site import pages
+from farm.site.files import Contents, SiteSource, build, site_files
+from farm.site.overview import by_project, newest_version
 from farm.site.pages import embedded
-from farm.site.wheels import Smoke, Wheel, wheels, with_tests
+from farm.site.smoke_reports import Smoke
+from farm.site.wheels import Wheel, wheels, with_tests
 from tests.plans import plan_of
 
 URL = "https://wheels.example.org/"
 EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&\u2028'
 
 
-def make(there, project=None):
-    def words(group, filename):
-        name, version, _, _ = parse_wheel_filename(filename)
-        return (f"{name}=={version}", "--index-url", f"{URL}whl/{group}/simple/")
+def words(group, filename):
+    name, version, _, _ = parse_wheel_filename(filename)
+    return (f"{name}=={version}", "--index-url", f"{URL}whl/{group}/simple/")
 
-    return pages.files(there, project=project, words=words, root=URL)
+
+def source(project=None):
+    return SiteSource(project=project, words=words, root=URL)
+
+
+def make(there, project=None, projects=()):
+    return site_files(Contents(tuple(projects), there), source(project))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +87,7 @@ def test_the_page_begins_with_what_is_there(there, root):
         "adopted and not verified",
         "published, not tested",
         "2026-11-21",
-        "<td>not verified<td>sm35-avx<br>",
+        'not verified<td data-label="groups">sm35-avx<td',
     ):
         assert text in project, text
     assert "for ever" not in page + project
@@ -98,12 +105,12 @@ def test_what_could_be_built_is_a_page_by_card_with_what_was_tested_first(offere
     page = offered["buildable.html"].decode()
     kepler = page[page.index('<h2 id="sm35">sm35: Kepler, Tesla K40') :]
     kepler = kepler[: kepler.index("</section>")]
-    assert kepler.index("debian-2.6.0<td>") < kepler.index("never built</summary>")
+    assert kepler.index("debian-2.6.0<td ") < kepler.index("never built for it</summary>")
     assert "Tested channels for sm35" in kepler
 
 
 def test_a_project_without_wheels_has_a_page_that_says_so():
-    page = pages.files([], project=None, words=None, root=URL, projects=["canary"])
+    page = make([], projects=["canary"])
     assert "No wheel of this project" in page["project/canary.html"].decode()
 
 
@@ -111,22 +118,22 @@ def test_the_target_of_a_link_is_inside_of_what_a_browser_opens_for_it(there):
     """The block of the version was closed, and that of another card open."""
     page = make(there)["project/torch.html"].decode()
     block = page[page.index("<details") : page.index("</details>")]
-    assert f'<div id="{there[0].version}">' in block
+    assert f'<div id="{there[0].version}"' in block
     assert "<details id=" not in page
 
 
 def test_newest_is_what_pip_takes(put, store):
     for version in ("1.0", "2.0rc1", "1.5.dev1"):
         put(f"canary-{version}-py3-none-any.whl", "g")
-    assert pages.newest_version(wheels(store)) == "1.0"
+    assert newest_version(wheels(store)) == "1.0"
     record_event(store, ["canary-1.0-py3-none-any.whl"], "yank", "old")
-    assert pages.newest_version(wheels(store)) == "2.0rc1"
+    assert newest_version(wheels(store)) == "2.0rc1"
 
 
 def test_torch_is_first(put, store):
     for name in ("aa", "torch", "torchvision"):
         put(f"{name}-1.0-py3-none-any.whl", "g")
-    assert list(pages.of_project(list(wheels(store)))) == ["torch", "aa", "torchvision"]
+    assert list(by_project(wheels(store))) == ["torch", "aa", "torchvision"]
 
 
 @pytest.mark.parametrize(("card", "sm"), [("K40", "35"), ("GTX 1080 Ti", "61"), ("V100", "70")])
@@ -202,11 +209,11 @@ def test_the_first_view_of_five_thousand_wheels_is_below_100_kilobytes(root):
 
 
 def test_only_what_changed_is_written(there, store, put):
-    first = pages.write(store, make(there))
-    assert set(first) == set(make(there))
-    assert pages.write(store, make(there)) == []
+    files, changed = build(store, source())
+    assert set(changed) == set(files)
+    assert build(store, source())[1] == []
     put("torch-2.0.1+cu117.sm37.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm37-avx")
-    again = pages.write(store, make(with_tests(wheels(store), {})))
+    again = build(store, source())[1]
     assert set(again) == {"index.html", "project/torch.html", "catalog.wheels.json"}
 
 
@@ -229,3 +236,57 @@ def test_the_catalogue_is_as_its_published_schema_says(there, store):
     assert catalogue["groups"] == {"sm35-avx": ["torch"]}
     for wrong in ({**catalogue, "schema": 1}, {**catalogue, "groups": {"sm35-avx": {"torch": {}}}}):
         assert not validator.is_valid(wrong)
+
+
+def test_what_this_index_has_of_a_channel_is_not_called_never_built(there, root):
+    """Only the evidence that the farm comes with counted."""
+    wheel = replace(
+        there[0],
+        filename="torch-2.15.0+cu128.sm120.avx2-cp313-cp313-manylinux_2_28_x86_64.whl",
+        version="2.15.0+cu128.sm120.avx2",
+        groups=("sm120-avx2",),
+        channel="main",
+        tests=(Smoke("a real CPU (x86_64)", "2026-11-28", "CPU part passed", passed=True),),
+    )
+    before = section(make([], project=root)["buildable.html"], "sm120")
+    assert "in this index" not in before
+    after = section(make([wheel], project=root)["buildable.html"], "sm120")
+    line = "torch 2.15.0+cu128.sm120.avx2 for sm120-avx2, py313: published, CPU part tested"
+    assert f"in this index: {line}" in after
+    assert '<th scope="row" class="mono">main<td ' in after[: after.index("never built for it")]
+
+
+def test_the_evidence_of_the_farm_is_named_as_that(offered):
+    kepler = section(offered["buildable.html"], "sm35")
+    assert "by the farm&#39;s own evidence: sm35-avx-py311: built and run" in kepler
+
+
+def test_a_tested_channel_counts_for_the_cards_that_were_tested(offered):
+    """debian-2.6.0 was tested for sm35, and was shown as tested for all of its cards."""
+    for match in re.finditer(
+        r"by the farm&#39;s own evidence: (\w+)-", offered["buildable.html"].decode()
+    ):
+        before = offered["buildable.html"].decode()[: match.start()]
+        assert before.rpartition('<h2 id="')[2].startswith(f'{match[1]}"')
+
+
+def section(page, gpu):
+    text = page.decode()
+    start = text.index(f'<h2 id="{gpu}">')
+    return text[start : text.index("</section>", start)]
+
+
+def test_a_build_of_ones_own_says_that_this_index_has_it(there, root):
+    plan = plan_of("sm35-avx-py311", channel="debian-2.6.0")
+    wheel = replace(
+        there[0],
+        filename=f"torch-{plan.version}-cp311-cp311-manylinux_2_28_x86_64.whl",
+        version=plan.version,
+        channel="debian-2.6.0",
+    )
+    data = json.loads(read(make([wheel], project=root)["index.html"]).scripts[0])
+    texts = {row[3]: row[2] for row in data["own"]["linux-x86_64"]["35"]}
+    text = texts["--variant sm35-avx-py311 --channel debian-2.6.0"]
+    assert text.startswith(
+        "in this index: published, not tested; by the farm's own evidence: built"
+    )

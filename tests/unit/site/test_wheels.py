@@ -8,7 +8,8 @@ import pytest
 
 from farm.base.text import MAX_SHORT, short
 from farm.index.changes import record_event
-from farm.site.wheels import kept_tests, wheels, with_tests
+from farm.site.smoke_reports import kept_tests
+from farm.site.wheels import wheels, with_tests
 
 VERSION = "2.0.1+cu117.sm35.avx"
 TORCH = f"torch-{VERSION}-cp311-cp311-manylinux_2_28_x86_64.whl"

@@ -4,7 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tools.pictures import OUT, PICTURES, official
+from farm.cli.main import main
+from tools.pictures import OUT, PICTURES, SESSION, official
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -27,3 +28,12 @@ def test_a_picture_is_current(name):
 )
 def test_official_support_is_what_upstream_announced(sm, release, state):
     assert official(sm, release) == state
+
+
+def test_the_recorded_session_still_answers_as_it_did(capsys):
+    """Of the build only the picture knows; the question before it can be asked again."""
+    question, _, _ = SESSION.read_text(encoding="utf-8").partition("\n\n$ farm submit")
+    command, _, answer = question.partition("\n")
+    assert command == '$ farm why --official --gpu "GTX 1080 Ti"'
+    main(["why", "--official", "--gpu", "GTX 1080 Ti"])
+    assert capsys.readouterr().out.split() == answer.split()

@@ -12,13 +12,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.wheel.archive import (
+from farm.wheel.archive import Archive, Limits
+from farm.wheel.zipformat import (
     DOS_EPOCH,
     MADE_BY_UNIX,
     STORED,
-    Archive,
     Entry,
-    Limits,
     central_header,
     end_records,
     local_header,

@@ -75,6 +75,17 @@ def test_what_is_known_of_the_new_wheel_is_what_a_reader_of_it_sees(tmp_path, wh
         assert result.contents.symbols == read.symbols
 
 
+def test_progress_is_told_in_bytes_and_ends_with_all_of_them(tmp_path, wheel, libs):
+    calls = []
+    options = RepairOptions(into="canary", lib_dirs=libs)
+    (tmp_path / "out").mkdir()
+    repair(wheel, tmp_path / "out", options, lambda read, total: calls.append((read, total)))
+    with Archive(wheel) as archive:
+        size = sum(entry.compressed for entry in archive.members.values())
+    assert calls == sorted(calls)
+    assert calls[-1] == (size, size)
+
+
 def test_libraries_tags_and_version(tmp_path, wheel, libs):
     result = run(wheel, tmp_path, lib_dirs=libs, version="1.0+cu118.sm35.avx")
     tags = "manylinux_2_17_x86_64.manylinux2014_x86_64"
@@ -142,6 +153,34 @@ def test_a_library_that_is_nowhere(tmp_path, wheel, libs):
     for part in ("libdeep.so.1", "canary/libcudart.so.11.0 needs", str(libs[0]), str(libs[1])):
         assert part in str(caught.value)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+ARM, X86 = 183, 62
+
+
+@pytest.mark.parametrize(
+    ("tag", "machine", "built_for"),
+    [("linux_x86_64", ARM, "aarch64"), ("linux_aarch64", X86, "x86_64")],
+)
+def test_libraries_of_another_machine_than_the_tags_are_refused(
+    tmp_path, make_elf, make_wheel, tag, machine, built_for
+):
+    files = {"canary/libown.so": make_elf(machine=machine)}
+    path = make_wheel(tmp_path / "in", files, tag=f"cp311-cp311-{tag}")
+    with pytest.raises(VerificationFailedError) as caught:
+        run(path, tmp_path)
+    assert str(caught.value) == (
+        f"its libraries ('canary/libown.so') are for {built_for}, "
+        f"its tag is for {tag.removeprefix('linux_')}"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_program_for_another_machine_goes_along_with_libraries_of_the_tags(
+    tmp_path, make_elf, make_wheel
+):
+    files = {"canary/libown.so": make_elf(machine=X86), "canary/board.so": make_elf(machine=ARM)}
+    assert run(make_wheel(tmp_path / "in", files), tmp_path).tags[0] == "manylinux_2_5_x86_64"
 
 
 def test_excluded_libraries_are_left_out(tmp_path, wheel):

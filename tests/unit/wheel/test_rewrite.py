@@ -4,10 +4,11 @@ import zipfile
 import pytest
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.wheel import archive as zipformat
+from farm.wheel import zipformat
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import parse_record
-from farm.wheel.rewrite import NewMember, rewrite
+from farm.wheel.rewrite import rewrite
+from farm.wheel.zipwriter import NewMember
 
 RECORD = "x-1.dist-info/RECORD"
 

@@ -6,12 +6,12 @@ import pytest
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.base.failures import read
-from farm.wheel.repair import _run
+from farm.wheel.repair_tools import run_tool
 
 
 def test_a_full_disk_is_not_the_wheels_fault():
     with pytest.raises(InfrastructureError, match="No space left on device"):
-        _run(
+        run_tool(
             [
                 sys.executable,
                 "-c",
@@ -32,13 +32,13 @@ def test_a_full_disk_is_not_the_wheels_fault():
 def test_it_is_known_by_the_words_that_builds_are_known_by(words):
     assert read([f"OSError: {words}"]).cause == "the disk is full"
     with pytest.raises(InfrastructureError, match="cannot write"):
-        _run([sys.executable, "-c", f"import sys; print('OSError: {words}'); sys.exit(1)"], {})
+        run_tool([sys.executable, "-c", f"import sys; print('OSError: {words}'); sys.exit(1)"], {})
 
 
 def test_a_tools_traceback_is_not_shown():
     program = "print('finding DLLs')\nraise FileNotFoundError('Unable to find library: a.dll')"
     with pytest.raises(VerificationFailedError) as caught:
-        _run([sys.executable, "-c", program], {})
+        run_tool([sys.executable, "-c", program], {})
     assert str(caught.value).splitlines()[-2:] == [
         "    finding DLLs",
         "    FileNotFoundError: Unable to find library: a.dll",

@@ -207,15 +207,19 @@ def test_a_secret_reaches_the_step_that_signs_alone(workflow):
 
 def test_the_starter_has_limits_fences_and_no_rights(starter):
     assert (starter.data["permissions"], starter.data["concurrency"]["group"]) == ({}, "wheels")
-    more = {"plan": {"actions": "read"}, "publish": {"id-token": "write"}}
+    rights = {
+        "plan": {"contents": "read", "actions": "read"},
+        "publish": {"contents": "read", "id-token": "write"},
+        "pages": {"pages": "write", "id-token": "write"},
+    }
     for name, job in starter.jobs.items():
         assert job["timeout-minutes"] <= 360
-        assert job["permissions"] == {"contents": "read"} | more.get(name, {})
+        assert job["permissions"] == rights.get(name, {"contents": "read"})
     for command in ("farm submit", "farm publish", "farm smoke"):
         (script,) = [step["run"] for _, step in starter.steps() if command in step.get("run", "")]
         assert 0 < script.index('echo "::stop-commands::$fence"') < script.index(command)
     installs = starter.text.count('pipx install "$FARM"')
-    assert starter.text.count("pipx install") == len(starter.jobs) == installs
+    assert starter.text.count("pipx install") == len(starter.jobs.keys() - {"pages"}) == installs
 
 
 def test_a_job_of_the_starter_that_runs_what_was_built_has_no_credentials(starter):
@@ -293,6 +297,50 @@ def test_the_starter_of_a_clone_installs_its_commit(tmp_path, monkeypatch):
     assert run(*git, "add", "changed").returncode == 0
     assert main(["init", str(tmp_path / "b")]) == 0
     assert Workflow(tmp_path / "b/.github/workflows/wheels.yml").data["env"] == {"FARM": ""}
+
+
+def project(folder, channels):
+    """A project with the channels of that name, all as the example's."""
+    shutil.copytree(EXAMPLE / "ci", folder / "ci")
+    shutil.copytree(EXAMPLE / "recipes", folder / "recipes")
+    matrix = yaml.safe_load((folder / "ci/matrix.yaml").read_text())
+    [channel] = matrix["channels"].values()
+    matrix["channels"] = {name: dict(channel) for name in channels}
+    (folder / "ci/matrix.yaml").write_text(json.dumps(matrix))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("channels", "words"), [(["lab"], []), (["lab", "other"], ["--channel", "lab"])]
+)
+def test_a_project_that_is_there_gets_the_workflow_for_its_channel(tmp_path, channels, words):
+    folder = project(tmp_path / "mine", channels)
+    before = sorted(folder.rglob("*"))
+    assert main(["init", "--github", str(folder), *words]) == 0
+    made = Workflow(folder / ".github/workflows/wheels.yml")
+    files = {path for path in set(folder.rglob("*")) - set(before) if path.is_file()}
+    assert files == {made.path}
+    named = set(re.findall(r"--channel (\S+)", made.text))
+    assert named == {"lab"}
+    assert main(["init", "--github", str(folder), *words]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--github", "empty"], "is no project"),
+        (["--github", "two"], "has 2 channels of its own"),
+        (["--github", "two", "--channel", "three"], "unknown channel 'three'"),
+        (["empty", "--channel", "lab"], "--channel is of --github"),
+    ],
+)
+def test_a_workflow_for_no_channel_is_not_written(tmp_path, monkeypatch, capsys, words, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    project(tmp_path / "two", ["one", "two"])
+    assert main(["init", *words]) == 2
+    assert reason in capsys.readouterr().err
+    assert list(tmp_path.rglob("wheels.yml")) == []
 
 
 def test_a_starter_that_knows_no_farm_fails_with_what_to_fill_in(starter):

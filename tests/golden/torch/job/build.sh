@@ -9,7 +9,7 @@ FARM_ROOT="${FARM_ROOT:-/farm}"
 export BLAS=MKL
 export BUILD_CUSTOM_PROTOBUF=ON
 export BUILD_TEST=0
-export CC=gcc-11
+export CC=gcc-10
 export CFLAGS=-mavx
 export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache
@@ -17,9 +17,9 @@ export CMAKE_C_COMPILER_LAUNCHER=ccache
 export CMAKE_GENERATOR=Ninja
 export CMAKE_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/stubs
 export CMAKE_PROJECT_Torch_INCLUDE="$FARM_ROOT"/job/recipe/options.cmake
-export CUDAHOSTCXX=/usr/bin/g++-11
+export CUDAHOSTCXX=/usr/bin/g++-10
 export CUDA_HOME=/usr
-export CXX=g++-11
+export CXX=g++-10
 export CXXFLAGS=-mavx
 export INTEL_MKL_DIR="$FARM_ROOT"/src/third_party/mkl
 export LDFLAGS=-Wl,-z,noexecstack
@@ -72,7 +72,7 @@ if [ "$1" = begin ]; then    # prints the names of the steps
     for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
     for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
     [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch prepare.sh
-    echo build libraries
+    echo needs build libraries
     exit
 fi
 export PATH="$PATH:$FARM_ROOT/bin"
@@ -135,8 +135,14 @@ patches/0002-amx-without-avx512-tier.patch)
 prepare.sh)
     bash "$FARM_ROOT/job/recipe/prepare.sh"
     ;;
+needs)
+    touch .farm-source
+    # needs/ holds the wheels that the recipe names.
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" build==1.2.2 numpy==2.0.2 packaging==24.1 pyproject-hooks==1.1.0 pyyaml==6.0.3 setuptools==72.1.0 typing-extensions==4.12.2 wheel==0.43.0
+    ;;
 build)
     touch .farm-source
+    export PYTHONPATH="$FARM_ROOT/needs/site" PATH="$FARM_ROOT/needs/site/bin:$PATH"    # cmake, cython, …
     # Meson and meson-python have no variable for the number of jobs, only one for the program.
     if ninja=$(command -v ninja); then
         printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"

@@ -7,11 +7,11 @@ set -euo pipefail
 FARM_ROOT="${FARM_ROOT:-/farm}"
 [ "$#" -gt 0 ] || exec python3 -E -s "$FARM_ROOT/job/steps.py"
 export BUILD_VERSION=0.21.0+cu118.sm35.avx
-export CC=gcc-11
+export CC=gcc-10
 export CFLAGS=-mavx
-export CUDAHOSTCXX=/usr/bin/g++-11
+export CUDAHOSTCXX=/usr/bin/g++-10
 export CUDA_HOME=/usr
-export CXX=g++-11
+export CXX=g++-10
 export CXXFLAGS=-mavx
 export FORCE_CUDA=1
 export PYTORCH_VERSION=2.6.0+cu118.sm35.avx
@@ -51,7 +51,7 @@ source)
 needs)
     touch .farm-source
     # needs/ holds the wheels that the farm built for this variant before.
-    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" torch==2.6.0+cu118.sm35.avx nvidia-nccl-cu11==2.21.5 typing-extensions==4.12.2
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" torch==2.6.0+cu118.sm35.avx build==1.2.2 filelock==3.15.4 fsspec==2024.6.1 jinja2==3.1.4 markupsafe==3.0.4 mpmath==1.3.0 networkx==3.2.1 numpy==2.0.2 packaging==24.1 pyproject-hooks==1.1.0 setuptools==72.1.0 sympy==1.13.1 typing-extensions==4.12.2 wheel==0.43.0 nvidia-nccl-cu11==2.21.5
     ;;
 build)
     touch .farm-source

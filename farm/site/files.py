@@ -1,0 +1,304 @@
+"""The files of the site: a page of each project, a first page, what could be built, and what was
+tested as JSON.
+
+All of them follow from the index, the project's channels and the farm's version. After a publish
+the files of the changed projects are written, and the rows of these projects on the others.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+from farm.base.errors import FarmError, InfrastructureError
+from farm.index.layout import CATALOGUE, parse_wheel_name
+from farm.index.pages import catalogue_schema, parse_catalogue
+from farm.index.reader import KEY as STANDINGS
+from farm.index.reader import Standing, Test, parse_standings, render
+from farm.index.stores import Store, Stored
+from farm.plan.evidence import Evidence, load_evidence
+from farm.plan.matrix import Channel, load_matrix
+from farm.site import pages
+from farm.site.overview import Overview, Words, by_project, overview_in
+from farm.site.smoke_reports import REQUESTS, kept_tests
+from farm.site.wheels import STATES, Wheel, wheels, with_tests
+
+INDEX = "index.html"
+BUILDABLE = "buildable.html"
+SCHEMA = "catalog.schema.json"
+TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json"}
+TRIES = 30
+"""A page of which all publishers write a part may be overtaken often."""
+
+
+@dataclass(frozen=True)
+class SiteSource:
+    """What the site follows from besides the index.
+
+    Attributes:
+        project: The project whose channels could be built; None: what could be built is not shown.
+        words: What `pip install` is given for a wheel of a group.
+        root: The address of the index's root, ending in a slash.
+    """
+
+    project: Path | None
+    words: Words
+    root: str
+
+
+class Contents(NamedTuple):
+    """The wheels of some or all projects, read at once.
+
+    Attributes:
+        projects: The projects that were read; one without wheels has an empty page.
+        wheels: Their wheels, newest first.
+    """
+
+    projects: tuple[str, ...]
+    wheels: Sequence[Wheel]
+
+
+def project_key(name: str) -> str:
+    """The page of a project."""
+    return f"project/{name}.html"
+
+
+def project_names(store: Store) -> list[str]:
+    """All projects that the index ever had."""
+    stored = store.get(CATALOGUE)
+    return sorted(parse_catalogue(stored.data if stored else None).names)
+
+
+def read_all(store: Store) -> Contents:
+    """Read the wheels of the whole index."""
+    index_wheels = list(wheels(store))
+    sha256_by_name = {wheel.filename: wheel.sha256 for wheel in index_wheels}
+    tested = with_tests(index_wheels, kept_tests(store, sha256_by_name))
+    return Contents(tuple(project_names(store)), tested)
+
+
+def read_projects(store: Store, names: Collection[str]) -> Contents:
+    """Read the wheels of some projects; the others cost nothing."""
+    project_wheels = list(wheels(store, names))
+    sha256_by_name = {wheel.filename: wheel.sha256 for wheel in project_wheels}
+    tests = kept_tests(store, sha256_by_name, by_wheel=True)
+    return Contents(tuple(sorted(names)), with_tests(project_wheels, tests))
+
+
+# --- what the files hold
+
+
+def site_files(contents: Contents, source: SiteSource) -> dict[str, bytes]:
+    """Every file of the site by its key below the index's root. The same data give the same
+    bytes.
+    """
+    source = _with_known_words(source, contents.wheels)
+    overview = Overview.of(contents.wheels, source.words)
+    return {
+        **_project_pages(contents, source.words),
+        **_common_pages(overview, source),
+        STANDINGS: render(_standings(contents.wheels)),
+        SCHEMA: json.dumps(catalogue_schema(), indent=2).encode(),
+    }
+
+
+def changed_files(
+    contents: Contents, source: SiteSource, overview: Overview, standings: Mapping[str, Standing]
+) -> dict[str, bytes]:
+    """The files that a change of some projects changes.
+
+    Args:
+        contents: The projects as they are now.
+        source: What the site follows from besides the index.
+        overview: The rows of all projects as they were.
+        standings: What was tested as it was.
+    """
+    source = _with_known_words(source, contents.wheels)
+    changed = Overview.of(contents.wheels, source.words)
+    unchanged = {
+        name: standing
+        for name, standing in standings.items()
+        if parse_wheel_name(name)[0] not in contents.projects
+    }
+    return {
+        **_project_pages(contents, source.words),
+        **_common_pages(overview.with_projects(contents.projects, changed), source),
+        STANDINGS: render({**unchanged, **_standings(contents.wheels)}),
+    }
+
+
+def _with_known_words(source: SiteSource, index_wheels: Iterable[Wheel]) -> SiteSource:
+    """The source, its words asked for many wheels at a time: they cost requests."""
+    places = []
+    for wheel in index_wheels:
+        if wheel.withdrawn is None:
+            places += [(group, wheel.filename) for group in wheel.groups]
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        words = pool.map(lambda place: source.words(*place), places)
+        words_by_place = dict(zip(places, words, strict=True))
+    return SiteSource(source.project, lambda *place: words_by_place[place], source.root)
+
+
+def _project_pages(contents: Contents, words: Words) -> dict[str, bytes]:
+    wheels_by_project = {name: list[Wheel]() for name in contents.projects}
+    wheels_by_project |= by_project(contents.wheels)
+    return {
+        project_key(name): pages.project_page(name, wheels_by_project[name], words).encode()
+        for name in sorted(wheels_by_project)
+    }
+
+
+def _common_pages(overview: Overview, source: SiteSource) -> dict[str, bytes]:
+    channels, evidence = _offered(source.project)
+    search_data = pages.data(overview, source.project)
+    return {
+        INDEX: pages.index_page(search_data, overview, source.root).encode(),
+        BUILDABLE: pages.buildable_page(channels, evidence, overview).encode(),
+    }
+
+
+def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
+    if project is None:
+        return [], Evidence(())
+    try:
+        return list(load_matrix(project).channels.values()), load_evidence(project)
+    except FarmError:  # what is in the index is shown without them
+        return [], Evidence(())
+
+
+def _standings(index_wheels: Iterable[Wheel]) -> dict[str, Standing]:
+    """What was tested of each wheel that installers get."""
+    standings = {}
+    for wheel in index_wheels:
+        if wheel.withdrawn is None:
+            tests = tuple(
+                Test(where=test.where, date=test.date, outcome=test.outcome) for test in wheel.tests
+            )
+            standings[wheel.filename] = Standing(state=STATES[wheel.state], tests=tests)
+    return standings
+
+
+def installable_files(page: bytes) -> set[str]:
+    """The wheels to which a project's page leads."""
+    links = re.findall(rb'href="\.\./whl/files/([^"#]+)"', page)
+    return {unquote(link.decode("utf-8", "replace")) for link in links}
+
+
+# --- writing
+
+
+def build(store: Store, source: SiteSource) -> tuple[dict[str, bytes], list[str]]:
+    """Write the whole site.
+
+    Returns:
+        All files, and the keys of those that changed.
+
+    Raises:
+        InfrastructureError: Another process writes the site all the time.
+    """
+    return write(
+        store, lambda: _all_keys(store), lambda _stored: site_files(read_all(store), source)
+    )
+
+
+def update(store: Store, source: SiteSource, projects: Collection[str]) -> list[str]:
+    """Write what a change of some projects changes.
+
+    The work follows from the wheels of these projects; the others are not read. The whole site is
+    written if another version of the farm wrote it.
+
+    Returns:
+        The keys of the files that changed.
+
+    Raises:
+        InfrastructureError: Another process writes the site all the time.
+    """
+    keys = [INDEX, BUILDABLE, STANDINGS, *(project_key(name) for name in projects)]
+    outdated = False
+
+    def content(stored: Mapping[str, Stored | None]) -> dict[str, bytes]:
+        nonlocal outdated
+        first_page = stored[INDEX]
+        standings = stored[STANDINGS]
+        overview = overview_in(first_page.data) if first_page else None
+        tested = parse_standings(standings.data) if standings else None
+        outdated = overview is None or tested is None
+        if overview is None or tested is None:
+            return {}
+        return changed_files(read_projects(store, projects), source, overview, tested)
+
+    _files, changed = write(store, lambda: keys, content)
+    if outdated:
+        _files, changed = build(store, source)
+    return changed
+
+
+def _all_keys(store: Store) -> list[str]:
+    keys = [project_key(name) for name in project_names(store)]
+    return [INDEX, BUILDABLE, STANDINGS, SCHEMA, *keys]
+
+
+class _OvertakenError(InfrastructureError):
+    """Another process wrote a page meanwhile."""
+
+
+def write(
+    store: Store,
+    keys: Callable[[], Sequence[str]],
+    content: Callable[[Mapping[str, Stored | None]], Mapping[str, bytes]],
+) -> tuple[dict[str, bytes], list[str]]:
+    """Write files that follow from the index, so that an older state never replaces a newer one.
+
+    The files are read before the index is, and replaced only where they are still as they were
+    read: of two writers the later one has seen what the other wrote about, or begins again.
+    """
+    changed: dict[str, None] = {}
+
+    def attempt(pool: ThreadPoolExecutor) -> dict[str, bytes]:
+        places = keys()
+        stored = dict(zip(places, pool.map(store.get, places), strict=True))
+        files = dict(content(stored))
+        differing = [key for key, data in files.items() if _differs(stored.get(key), data)]
+        replaced = pool.map(lambda key: _replace(store, key, files[key], stored), differing)
+        outcomes = dict(zip(differing, replaced, strict=True))
+        changed.update(dict.fromkeys(key for key, is_written in outcomes.items() if is_written))
+        if not all(outcomes.values()):
+            raise _OvertakenError(
+                f"{store.url(INDEX)}: other processes keep writing the pages for people",
+                hint="run `farm site build` again",
+            )
+        return files
+
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        retrying = Retrying(
+            stop=stop_after_attempt(TRIES),
+            wait=wait_random_exponential(multiplier=0.05, max=2),
+            retry=retry_if_exception_type(_OvertakenError),
+            reraise=True,
+        )
+        files = retrying(attempt, pool)
+    return files, list(changed)
+
+
+def _differs(stored: Stored | None, data: bytes) -> bool:
+    return stored is None or stored.data != data
+
+
+def _replace(
+    store: Store, key: str, data: bytes, stored_by_key: Mapping[str, Stored | None]
+) -> bool:
+    """Write a file; False if it is not as it was read any more."""
+    stored = stored_by_key.get(key)
+    etag = stored.etag if stored else None
+    return store.replace(key, data, etag, content_type=TYPES[Path(key).suffix])

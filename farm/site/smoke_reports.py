@@ -1,0 +1,203 @@
+"""The smoke tests that an index keeps of its wheels, summed up for pages.
+
+Reports come from runners: they are untrusted and bounded.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from farm.base.text import short
+from farm.index.layout import SMOKE
+from farm.index.stores import Store
+from farm.smoke.runner import TESTED_AT, TESTED_WHEEL
+
+MAX_REPORT = 1 << 20
+MAX_REPORTS = 200
+"""Of one wheel; each is a request."""
+REQUESTS = 8  # at a time
+GPU_GROUPS = frozenset({"cuda", "speed"})
+"""Groups of the probe's checks that need a card."""
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """One smoke test of a wheel.
+
+    Attributes:
+        where: The CPU, emulated or not, and the card where the GPU part ran.
+        time: When, ISO 8601; empty where the report does not say.
+        outcome: What ran and how it ended:
+            `CPU part passed; GPU part not run: no NVIDIA driver`.
+        passed: Nothing failed, and something passed.
+        gpu: The GPU part passed too.
+        failed: Something failed.
+        gpu_ran: The GPU part ran, however it ended.
+        python: The Python that imported the wheel, `3.11.2`; empty where the report does not say.
+    """
+
+    where: str
+    time: str
+    outcome: str
+    passed: bool = False
+    gpu: bool = False
+    failed: bool = False
+    gpu_ran: bool = False
+    python: str = ""
+
+    @property
+    def date(self) -> str:
+        return self.time[:10] or "date not recorded"
+
+    def with_python(self) -> "Smoke":
+        """The same test, its Python named with the machine."""
+        if self.python:
+            return replace(self, where=f"{self.where}, Python {self.python}")
+        return self
+
+
+Tests = Mapping[str, Sequence[Smoke]]
+"""Name of a wheel's file -> its smoke tests."""
+
+
+class _Check(BaseModel):
+    group: str
+    name: str
+    status: str
+    seen: Any = None
+    reason: str | None = None
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.group in GPU_GROUPS
+
+
+class _Report(BaseModel):
+    """What pages use of a report of the probe, of any version of the farm."""
+
+    outcome: str
+    reason: str | None = None
+    emulated: str | None = None
+    facts: dict[str, Any] = {}
+    checks: tuple[_Check, ...] = ()
+
+
+def kept_tests(
+    store: Store, sha256_by_name: Mapping[str, str], *, by_wheel: bool = False
+) -> dict[str, list[Smoke]]:
+    """The smoke tests that the index keeps of some wheels.
+
+    Args:
+        store: The index. It gets one request for each report.
+        sha256_by_name: The wheels.
+        by_wheel: List the reports of each of these wheels, and not those of the whole index.
+    """
+    keys = _report_keys(store, sha256_by_name, by_wheel=by_wheel)
+    tests_by_name: dict[str, list[Smoke]] = {}
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        for key, stored in zip(keys, pool.map(store.get, keys), strict=True):
+            if stored is None or len(stored.data) > MAX_REPORT:
+                continue
+            name = _wheel_of(key)
+            test = _test_in(stored.data, sha256_by_name[name])
+            if test is not None:
+                tests_by_name.setdefault(name, []).append(test)
+    return tests_by_name
+
+
+def _report_keys(store: Store, names: Iterable[str], *, by_wheel: bool) -> list[str]:
+    """The keys of the wheels' reports, in order; of each wheel no more than `MAX_REPORTS`."""
+    keys_by_name: dict[str, list[str]] = {name: [] for name in names}
+    folders = [SMOKE]
+    if by_wheel:
+        folders = [f"{SMOKE}{name}/" for name in keys_by_name]
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        for keys in pool.map(lambda folder: list(store.list(folder)), folders):
+            for key in keys:
+                keys_of_wheel = keys_by_name.get(_wheel_of(key))
+                if keys_of_wheel is not None and len(keys_of_wheel) < MAX_REPORTS:
+                    keys_of_wheel.append(key)
+    return sorted(key for keys in keys_by_name.values() for key in keys)
+
+
+def _wheel_of(key: str) -> str:
+    return key.removeprefix(SMOKE).partition("/")[0]
+
+
+def newest(tests: Iterable[Smoke]) -> tuple[Smoke, ...]:
+    """One test for each kind of machine, the newest: a wheel that failed there and then passed
+    works there.
+
+    A test whose GPU part did not run takes nothing back of one whose GPU part ran.
+    """
+    oldest_first = sorted(tests, key=lambda test: (test.passed or test.failed, test.time))
+    latest = {(test.where, test.gpu_ran): test for test in oldest_first}
+    return tuple(latest[kind] for kind in sorted(latest))
+
+
+def _test_in(data: bytes, sha256: str) -> Smoke | None:
+    """The test that a report tells of.
+
+    Returns:
+        None if it is no report, or one of another file than the wheel with this sha256.
+    """
+    try:
+        report = _Report.model_validate_json(data)
+    except ValidationError:  # of another version of the farm, or damaged
+        return None
+    if report.facts.get(TESTED_WHEEL, sha256) != sha256:
+        return None
+    gpu_checks = [check for check in report.checks if check.is_gpu]
+    passed = report.outcome == "passed"
+    return Smoke(
+        where=short(_machine(report)),
+        time=short(str(report.facts.get(TESTED_AT) or "")),
+        outcome=short(_outcome(report)),
+        passed=passed,
+        failed=report.outcome == "failed",
+        gpu=passed and any(check.status == "passed" for check in gpu_checks),
+        gpu_ran=any(check.status != "not_run" for check in gpu_checks),
+        python=short(str(report.facts.get("python") or "")),
+    )
+
+
+def _machine(report: _Report) -> str:
+    """`a real CPU (x86_64), 0: Tesla K40m (sm_35)`: the CPU, and the cards that were used."""
+    if report.emulated:
+        machine = f"{report.emulated} (emulated)"
+    else:
+        machine = f"a real CPU ({report.facts.get('machine') or 'this machine'})"
+    for check in report.checks:
+        if check.is_gpu and check.name == "devices" and check.status == "passed":
+            machine += f", {check.seen}"
+    return machine
+
+
+def _outcome(report: _Report) -> str:
+    """What ran and how it ended."""
+    outcomes = []
+    for part, is_gpu in (("CPU", False), ("GPU", True)):
+        checks = [check for check in report.checks if check.is_gpu is is_gpu]
+        if checks:
+            outcomes.append(f"{part} part {_outcome_of(checks)}")
+    # A crash fails no check: the one that was running is not in the list.
+    has_failure = any(check.status == "failed" for check in report.checks)
+    if report.outcome == "failed" and not has_failure:
+        outcomes.append(report.reason or "failed")
+    return "; ".join(outcomes) or report.outcome
+
+
+def _outcome_of(checks: Sequence[_Check]) -> str:
+    """`passed`, `failed: devices`, or `not run` with the first reason."""
+    failed = [check.name for check in checks if check.status == "failed"]
+    if failed:
+        return f"failed: {', '.join(failed)}"
+    if any(check.status == "passed" for check in checks):
+        return "passed"
+    for check in checks:
+        if check.reason:
+            return f"not run: {check.reason}"
+    return "not run"
