@@ -203,7 +203,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 CHECK_ADVICE = (
-    "farm index reconcile writes pages from the records; docs/reference/wheel-index.md says what "
+    "farm index reconcile writes pages from the records; docs/how-to/index-upkeep.md says what "
     "else may help"
 )
 PUBLIC_ADVICE = "docs/how-to/index-servers.md has configurations that pass"

@@ -7,54 +7,54 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.base.errors import NotBuildableError, UsageError
-from farm.plan.build import judge
 from farm.plan.channel_choice import channels_in_order
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import check_request
 
 
-def channel_of_set(project: Path, selectors: Selectors, packages: Sequence[str]) -> str:
+def channel_of_set(project: Path, request: BuildRequest, packages: Sequence[str]) -> str:
     """Return the channel that builds all packages of a set.
 
     It is the best one for the package that others need, among those that build the others too.
 
     Args:
         project: The folder that holds `ci/`.
-        selectors: The request without its package.
+        request: The request without its package.
         packages: The packages of the set.
 
     Raises:
         NotBuildableError: No channel builds them all; the message says what each lacks.
         UsageError: A name is unknown.
     """
-    if selectors.channel:
-        return selectors.channel
+    if request.channel:
+        return request.channel
     load_matrix(project)  # with it the project's own recipes are known
     lead = _needed_first(packages)
     faults = []
-    for channel in channels_in_order(project, replace(selectors, package=lead)):
+    for channel in channels_in_order(project, replace(request, package=lead)):
         lacking = [
             package
             for package in packages
-            if not _builds(project, replace(selectors, package=package, channel=channel))
+            if not _builds(project, replace(request, package=package, channel=channel))
         ]
         if not lacking:
             return channel
         faults.append(f"{channel} does not build {', '.join(lacking)}")
     if not faults:
-        judge(project, replace(selectors, package=lead)).require_buildable()
+        check_request(project, replace(request, package=lead)).require_buildable()
     raise NotBuildableError(
-        f"no channel builds {', '.join(packages)} together for {selectors.variant}: "
+        f"no channel builds {', '.join(packages)} together for {request.variant}: "
         f"{'; '.join(faults)}",
         hint="name fewer packages, or add the missing ones to a channel of ci/matrix.yaml",
     )
 
 
-def _builds(project: Path, selectors: Selectors) -> bool:
+def _builds(project: Path, request: BuildRequest) -> bool:
     try:
-        return judge(project, selectors).complete
+        return check_request(project, request).complete
     except UsageError:  # the channel does not have the package
         return False
 

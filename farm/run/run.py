@@ -178,8 +178,8 @@ def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]])
         }
         for plan, request in wanted:
             preflight.check_plan(workspace, plan, request)
-            others = [need for need in plan.needs if f"{need} {plan.variant}" not in makes]
-            missing = inputs.not_being_built(journal, plan, others)
+            elsewhere = [need for need in plan.needs if f"{need} {plan.variant}" not in makes]
+            missing = inputs.not_being_built(journal, plan, elsewhere)
             inputs.published_needs(workspace, plan, missing)
 
 

@@ -10,10 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.requirement import python_of
@@ -21,7 +21,12 @@ from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model, load
 from farm.smoke.environment import find_python, probe_environment
 from farm.wheel.archive import Archive
-from farm.wheel.checks.cpu import died_at_exit, died_when_loaded
+from farm.wheel.checks.cpu import (
+    died_at_exit,
+    died_when_loaded,
+    is_for_other_cpus,
+    loaded_on_lower_cpu,
+)
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.needs import installed_path
@@ -94,6 +99,7 @@ def find_emulator() -> str:
 _LIMIT_S = 600  # of one process, which loads all libraries unless one kills it
 _MAX_STARTS = 20
 _LAST_WORDS = 300  # characters
+_ABSENT = "absent:"  # before a file that must not have been loaded
 _NUMBER = re.compile(r"(\d+) (\S.*)")
 _PROGRAM = Path(__file__).with_name("load_each.py")
 
@@ -133,12 +139,30 @@ def emulate(
         and library.kind == "shared"
         and not library.interpreter
     ]
+    kept_off = [path for path in members if is_for_other_cpus(report.policy, path)]
     with temporary_folder("farm-emulate-") as folder:
         root = folder / "site"
         _unpack(wheel, root)
         loading = _Loading(command, root, folder)
-        outcomes = _load_all(loading, members)
-    return _with(report, model.name, members, outcomes)
+        loaded = [path for path in members if path not in kept_off]
+        # Last, whether one was loaded that is for other CPUs.
+        absent = [_ABSENT + path for path in kept_off]
+        modules = _modules_beside(root, kept_off)
+        outcomes = _load_all(loading, [*loaded, *modules, *absent])
+    return _with(report, model.name, members, kept_off, outcomes)
+
+
+def _modules_beside(root: Path, members: Sequence[str]) -> list[str]:
+    """The Python modules that may load members: their package, and what lies in their folder."""
+    modules: dict[str, None] = {}
+    for member in members:
+        path = PurePosixPath(installed_path(member))
+        package = path.parts[0] if len(path.parts) > 1 else "."
+        folders = [root / package / "__init__.py", *sorted((root / path.parent).glob("*.py"))]
+        for file in folders:
+            if file.is_file() and file.stem.isidentifier() and file.stem != "__main__":
+                modules[file.relative_to(root).as_posix()] = None
+    return list(modules)
 
 
 @dataclass
@@ -241,7 +265,10 @@ class _Loading:
         """
         output = self.folder / "loaded"
         output.write_bytes(b"")
-        libraries = list(map(installed_path, members))
+        libraries = []
+        for member in members:
+            absent = _ABSENT if member.startswith(_ABSENT) else ""
+            libraries.append(absent + installed_path(member.removeprefix(_ABSENT)))
         arguments = ["-I", str(_PROGRAM), str(self.root), str(output), *libraries]
         errors = self.folder / "stderr"
         with (
@@ -273,23 +300,40 @@ class _Loading:
         return loaded, -code if code < 0 else None, last_line
 
 
-def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -> Report:
+def _end_of(path: str, kept_off: Collection[str], outcomes: _Outcomes) -> str | int:
+    """What became of a member: `loaded`, `present`, a signal, or a reason.
+
+    One for other CPUs counts as `loaded` where the import of its package went well without it.
+    """
+    if path not in kept_off:
+        return outcomes.of.get(path, "not begun")
+    package = f"{PurePosixPath(installed_path(path)).parts[0]}/__init__.py"
+    imported = outcomes.of.get(package, "loaded")  # the member may be in no package
+    if imported != "loaded":
+        return f"{package}: {imported}"
+    end = outcomes.of.get(_ABSENT + path, "not begun")
+    return "loaded" if end == "absent" else end
+
+
+def _with(
+    report: Report, model: str, members: list[str], kept_off: list[str], outcomes: _Outcomes
+) -> Report:
     level = report.policy.cpu
-    died = {path: end for path, end in outcomes.of.items() if isinstance(end, int)}
-    not_loaded = [
-        path for path in members if path not in died and outcomes.of.get(path) != "loaded"
-    ]
+    ends = {path: _end_of(path, kept_off, outcomes) for path in members}
     findings = []
-    for path, number in died.items():
-        name = signal.Signals(number).name
-        words = outcomes.last_words.get(path, "")
-        findings.append(died_when_loaded(path, model, name, words, level))
+    for path, end in outcomes.of.items():
+        if isinstance(end, int):
+            name = signal.Signals(end).name
+            words = outcomes.last_words.get(path, "")
+            findings.append(died_when_loaded(path, model, name, words, level))
     if outcomes.at_exit is not None:
         findings.append(died_at_exit(outcomes.at_exit, model, level))
-    loaded = len(members) - len(died) - len(not_loaded)
-    summary = f"emulated: {loaded} of {len(members)} libraries loaded on {model}"
-    if not_loaded:
-        summary += f", {not_loaded[0]} not ({outcomes.of.get(not_loaded[0], 'not begun')})"
+    undecided = []
+    for path, end in ends.items():
+        if end == "present":
+            findings.append(loaded_on_lower_cpu(path, model, report.policy))
+        elif isinstance(end, str) and end != "loaded":
+            undecided.append(path)
     check = report.check("cpu")
     new = Check(
         id="cpu",
@@ -297,8 +341,26 @@ def _with(report: Report, model: str, members: list[str], outcomes: _Outcomes) -
         findings=(*check.findings, *findings),
         note=check.note,
         undecided=tuple(
-            path for path in check.undecided if path in not_loaded or path not in members
+            path for path in check.undecided if path in undecided or path not in members
         ),
-        emulated=summary,
+        emulated=_summary(model, ends, kept_off, undecided),
     )
     return report.replaced(new)
+
+
+def _summary(
+    model: str,
+    ends: Mapping[str, str | int],
+    kept_off: Collection[str],
+    undecided: Sequence[str],
+) -> str:
+    """What the emulated CPU showed, in one line."""
+    loadable = [path for path in ends if path not in kept_off]
+    loaded = sum(ends[path] == "loaded" for path in loadable)
+    summary = f"emulated: {loaded} of {len(loadable)} libraries loaded on {model}"
+    if kept_off:
+        left_alone = sum(ends[path] == "loaded" for path in kept_off)
+        summary += f", {left_alone} of {len(kept_off)} for other CPUs were left alone"
+    if undecided:
+        summary += f", {undecided[0]} not ({ends[undecided[0]]})"
+    return summary

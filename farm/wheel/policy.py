@@ -150,6 +150,9 @@ class Rules(Frozen):
             loaded must keep to the level (`farm.wheel.isa`).
         chosen: By pattern, the functions of a library that static libraries in it choose at run
             time: they may need more than the level, the rest of it must keep to it.
+        only_on: By CPU level, the members that the package loads on CPUs of that level alone,
+            as a package does that has a module for each level. They must keep to that level; that
+            no lower CPU loads them is shown by importing the package on an emulated one.
         direct_urls: METADATA may require packages by URL.
         forbidden: Files that have no place in a wheel, each a pattern or `{pattern, reason}`. Null:
             `verify_defaults.yaml`.
@@ -163,10 +166,22 @@ class Rules(Frozen):
     cpu_exempt: tuple[str, ...] = ()
     dispatching: tuple[str, ...] = ()
     chosen: dict[str, Chosen] = {}
+    only_on: dict[str, tuple[str, ...]] = {}
     direct_urls: bool = False
     forbidden: Annotated[
         tuple[str | Forbidden, ...], BeforeValidator(lambda value: _or_default(value, "forbidden"))
     ] = Field(default_factory=lambda: defaults("forbidden"), json_schema_extra=_OR_NULL)
+
+    @field_validator("only_on")
+    @classmethod
+    def _known_levels(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        levels = (*level_names(), *arm_level_names())
+        for level in value:
+            if level not in levels:
+                raise ValueError(
+                    f"{level!r} is no CPU level that can be checked: {', '.join(levels)}"
+                )
+        return value
 
 
 def _or_default(value: object, what: str) -> object:

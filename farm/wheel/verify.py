@@ -10,6 +10,7 @@ from pathlib import Path
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
 from farm.wheel.archive import Archive, check_is_file
+from farm.wheel.checks.cpu import held_to
 from farm.wheel.checks.registry import CHECKS
 from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
 from farm.wheel.library import Code, Contents, read_contents, with_open_calls
@@ -119,10 +120,10 @@ def _run_checks(
 
 def _read_contents(archive: Archive, policy: Policy) -> Contents:
     """Read all members, and decode the machine code that is held to the promised CPU level."""
-    level = policy.cpu
-    can_be_checked = level in (*level_names(), *arm_level_names())
+    can_be_checked = policy.cpu in (*level_names(), *arm_level_names())
 
     def code_of(member: str) -> Code | None:
+        level = held_to(policy, member)
         if level is None or not can_be_checked or fits_any(member, policy.cpu_exempt):
             return None
         # Where a library chooses its code at run time, what runs on loading alone is checked.

@@ -1,5 +1,5 @@
 """Projects of uv, Poetry, PDM and pip-tools, each in its newest release, by the tables of
-docs/reference/wheel-index.md.
+docs/how-to/install-from-an-index.md.
 """
 
 import re
@@ -20,7 +20,7 @@ LOCKS = {
 
 def table(client):
     """The table of pyproject.toml that the page shows for a client."""
-    text = (ROOT / "docs/reference/wheel-index.md").read_text()
+    text = (ROOT / "docs/how-to/install-from-an-index.md").read_text()
     [found] = re.findall(
         rf"^```toml\n# {client}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL | re.IGNORECASE
     )

@@ -1,13 +1,13 @@
 """The CPU features that a level allows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel.elf import (
     Elf,
 )
-from farm.wheel.policy import arm_table, level_names
+from farm.wheel.policy import arm_table, level_names, table
 
 
 def reason_not_decoded(elf: Elf, level: str) -> str | None:
@@ -31,6 +31,28 @@ def allowed_features(level: str | None, levels: Mapping[str, Mapping[str, Any]])
     while level:
         yield from levels[level]["features"] or ()
         level = levels[level]["extends"]
+
+
+def is_within(level: str, other: str) -> bool:
+    """True if a CPU of the level `other` has everything that `level` allows."""
+    tables = (table()["levels"], arm_table())
+    for levels in tables:
+        if level in levels and other in levels:
+            return set(allowed_features(level, levels)) <= set(allowed_features(other, levels))
+    return False
+
+
+def lowest_level_with(features: Iterable[str], level: str) -> str | None:
+    """The lowest level that has some features and all that `level` has; None where there is
+    none.
+    """
+    for levels in (table()["levels"], arm_table()):
+        if level in levels:
+            needs = {*features, *allowed_features(level, levels)}
+            for name in levels:
+                if needs <= set(allowed_features(name, levels)):
+                    return name
+    return None
 
 
 def damaged(what: str) -> VerificationFailedError:

@@ -5,6 +5,7 @@ follow.
 import json
 import os
 import subprocess
+import sysconfig
 from types import SimpleNamespace
 
 import pytest
@@ -135,11 +136,44 @@ def test_calls_between_libraries_are_decided_by_the_main_job(tmp_path, emulator,
 
 
 KERNEL_OF_ONE = KERNEL.replace(" void fine(void) {}", "")
+PYTHON_HEADERS = [f"-I{sysconfig.get_path('include')}"]
+MODULE = """
+#define Py_LIMITED_API 0x03090000
+#include <Python.h>
+static PyObject *leave(PyObject *self, PyObject *ignored) {
+    __asm__ volatile("vpaddd %%ymm0, %%ymm0, %%ymm0" ::: "xmm0");
+    Py_RETURN_NONE;
+}
+static PyMethodDef leaving = {"leave", leave, METH_NOARGS, 0};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "fast", 0, -1, 0};
+PyMODINIT_FUNC PyInit_fast(void) {
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject_CallMethod(atexit, "register", "N", PyCFunction_New(&leaving, 0));
+    return PyModule_Create(&definition);
+}
+"""
 AT_EXIT = {
     "atexit": f"#include <stdlib.h>\n{KERNEL_OF_ONE} {START} {{ atexit(kernel); }}",
     "destructor of C++": "struct S { ~S() { "
     '__asm__ volatile("vpaddd %%ymm0, %%ymm0, %%ymm0" ::: "xmm0"); } }; S s;',
 }
+
+
+def test_what_pythons_atexit_runs_is_decided_by_the_exit(tmp_path, emulator):
+    (tmp_path / "module.c").write_text(MODULE)
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", "module.so", "module.c", *PYTHON_HEADERS]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    files = {
+        "canary/__init__.py": b"",
+        "canary/fast.abi3.so": (tmp_path / "module.so").read_bytes(),
+    }
+    wheel = build_wheel(tmp_path / "in", files, tag="cp39-abi3-manylinux_2_36_x86_64")
+    report = verify(wheel, Policy(cpu="avx", dispatching=("*",)))
+    assert report.check("cpu").undecided == ("canary/fast.abi3.so",)
+    [finding] = emulate(report, wheel).findings
+    assert finding.what == (
+        "a process that has loaded it on SandyBridge ends by SIGILL when it exits"
+    )
 
 
 @pytest.mark.parametrize("case", AT_EXIT)
@@ -161,3 +195,63 @@ def test_code_that_runs_at_exit_is_decided_by_the_exit(tmp_path, emulator, case)
     assert (
         finding.what == "a process that has loaded it on SandyBridge ends by SIGILL when it exits"
     )
+
+
+ASKS = 'int has(void) { __builtin_cpu_init(); return __builtin_cpu_supports("avx2") != 0; }'
+LAST_WORDS = " (last words: qemu: uncaught target signal 4 (Illegal instruction) - core dumped)"
+PACKAGES = {
+    # What the package does, and what the check says of its module for newer CPUs.
+    "asks the CPU": ("if ask.has(): load('libfast_avx2.so')", None),
+    "does not ask": (
+        "load('libfast_avx2.so')",
+        "importing the package on SandyBridge loads it, which `only_on` has for avx2",
+    ),
+    "runs it": (
+        "load('libfast_avx2.so').kernel()",
+        f"loading it on SandyBridge ends the process by SIGILL{LAST_WORDS}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PACKAGES)
+def test_that_a_module_for_newer_cpus_is_not_loaded_is_shown_by_the_import(
+    tmp_path, emulator, case
+):
+    statement, problem = PACKAGES[case]
+    files = {}
+    for name, code in (("libfast_avx2", KERNEL), ("libask", ASKS)):
+        (tmp_path / f"{name}.c").write_text(code)
+        command = ["gcc", "-shared", "-fPIC", "-O1", "-o", f"{name}.so", f"{name}.c"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        files[f"canary/{name}.so"] = (tmp_path / f"{name}.so").read_bytes()
+    files["canary/__init__.py"] = b""
+    files["canary/kernels.py"] = (
+        "import ctypes, pathlib\n"
+        "load = lambda name: ctypes.CDLL(pathlib.Path(__file__).with_name(name))\n"
+        f"ask = load('libask.so')\n{statement}\n"
+    ).encode()
+    wheel = build_wheel(tmp_path / "in", files, tag="py3-none-manylinux_2_36_x86_64")
+    policy = Policy(cpu="avx", only_on={"avx2": ("canary/*_avx2*",)})
+    report = verify(wheel, policy)
+    assert report.check("cpu").undecided == ("canary/libfast_avx2.so",)
+    check = emulate(report, wheel).check("cpu")
+    assert [finding.what for finding in check.findings] == ([problem] if problem else [])
+    if problem is None:
+        assert check.undecided == ()
+        assert check.emulated == (
+            "emulated: 1 of 1 libraries loaded on SandyBridge, "
+            "1 of 1 for other CPUs were left alone"
+        )
+
+
+def test_a_package_that_cannot_be_imported_proves_nothing_of_its_modules(tmp_path, emulator):
+    files = {"canary/__init__.py": b"import not_there", "canary/libfast_avx2.so": b""}
+    (tmp_path / "c.c").write_text(KERNEL)
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", "c.so", "c.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    files["canary/libfast_avx2.so"] = (tmp_path / "c.so").read_bytes()
+    wheel = build_wheel(tmp_path / "in", files, tag="py3-none-manylinux_2_36_x86_64")
+    policy = Policy(cpu="avx", only_on={"avx2": ("canary/*_avx2*",)})
+    check = emulate(verify(wheel, policy), wheel).check("cpu")
+    assert check.undecided == ("canary/libfast_avx2.so",)
+    assert "canary/__init__.py: error ModuleNotFoundError" in check.emulated

@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farm.plan.build import resolve
 from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from farm.run.journal import Journal
 from farm.run.journal_records import EventKind
@@ -39,7 +39,7 @@ WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/windows.yml").read_text())
 
 @pytest.fixture(scope="module")
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows"))
+    return resolve(ROOT, BuildRequest(Variant.parse("sm35-avx-py311"), "canary", "windows"))
 
 
 @pytest.fixture(scope="module")
@@ -230,11 +230,11 @@ def drive(toolchain, tmp_path):
 
 
 def test_the_first_build_by_the_letter_of_its_page(toolchain, prompt, drive, plan, tmp_path):
-    """docs/how-to/windows.md, line after line, with C:\\farm on another drive. Wine's mklink makes
+    """docs/tutorials/first-windows-build.md, line after line, with C:\\farm on another drive. Wine's mklink makes
     no junction.
     """
     page, digest, farm = (
-        (ROOT / "docs/how-to/windows.md").read_text(),
+        (ROOT / "docs/tutorials/first-windows-build.md").read_text(),
         plan.digest[:12],
         toolchain.c / "farm",
     )
@@ -297,7 +297,8 @@ def test_the_canary_job_of_the_hosted_runner(toolchain, runner, environment, tmp
     options = {"cuda": Choice(cuda, "--cuda")}
     toolchain.toolkit(
         resolve(
-            ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows", options=options)
+            ROOT,
+            BuildRequest(Variant.parse("sm35-avx-py311"), "canary", "windows", options=options),
         )
     )
     shutil.rmtree(toolchain.c / "farm/out", ignore_errors=True)

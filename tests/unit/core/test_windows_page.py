@@ -1,4 +1,4 @@
-"""docs/how-to/windows.md by the letter: its commands exist, and what it says that appears is what
+"""The pages on Windows by the letter: its commands exist, and what it says that appears is what
 the scripts print.
 """
 
@@ -16,6 +16,12 @@ CODE = re.compile(r"```console\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FARM = re.compile(r"^(?:[>$] )?farm ([a-z].*?)(?: *[#>].*)?$")
 # What the table of interrupted builds and the first steps quote: the scripts hold it, but for
 # names.
+PAGES = (
+    "docs/tutorials/first-windows-build.md",
+    "docs/how-to/windows.md",
+    "docs/reference/windows.md",
+    "docs/explanation/windows.md",
+)
 QUOTED = [
     "is C: writable and not full?",
     "a program holds a file in ",
@@ -28,7 +34,7 @@ QUOTED = [
 
 @pytest.fixture(scope="module")
 def page(root):
-    return (root / "docs/how-to/windows.md").read_text(encoding="utf-8")
+    return "\n".join((root / name).read_text(encoding="utf-8") for name in PAGES)
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 from farm.base.errors import NotBuildableError, UsageError
 from farm.cli import builds
 from farm.cli.main import main
-from farm.plan.build import resolve
 from farm.plan.package_set import channel_of_set, makers_first
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from farm.run.inputs import PRODUCT, Makers
 from farm.run.published import install_lines
@@ -27,7 +27,7 @@ SET = ("torch", "torchvision", "torchaudio")
 
 
 def selectors(variant, **changes):
-    return Selectors(Variant.parse(variant), **changes)
+    return BuildRequest(Variant.parse(variant), **changes)
 
 
 def plans_of(variant, packages=SET):
@@ -123,8 +123,9 @@ def test_one_line_installs_what_was_published_of_a_set(workspace):
         put_with_a_test(workspace, plan)
     (line,) = install_lines(workspace, plans)
     words = shlex.split(line)
-    assert words[:4] == ["pip", "install", *(f"{p.package}=={p.version}" for p in plans[:2])]
-    assert words[4] == "--index-url"
+    assert words[:2] == ["pip", "install"]
+    assert [word.partition(" @ ")[0] for word in words[2:]] == ["canary", "other"]
+    assert all("#sha256=" in word for word in words[2:])
 
 
 @pytest.mark.usefixtures("swarm", "no_dispatcher")

@@ -175,6 +175,37 @@ def test_libraries_that_dispatch_are_held_to_what_runs_on_loading(check, make_el
     assert "static initialisers" in report.findings[0].fix
 
 
+MODULE_OF_AVX2 = "canary/distance/fuzz_cpp_avx2.cpython-311-x86_64-linux-gnu.so"
+
+
+@pytest.mark.parametrize("init", [(), (0,)], ids=["called", "run on loading"])
+def test_the_advice_for_a_module_of_newer_cpus_is_accepted_when_it_is_copied(check, make_elf, init):
+    """Also where its first advice was followed, and what runs on loading needs more."""
+    library = {MODULE_OF_AVX2: make_elf(text=VPADDD_YMM + b"\xc3", symbols={"f": 0}, init=init)}
+    line = 'only_on: {avx2: ["canary/*_avx2*"]}'
+    for rules in ({}, {"dispatching": ["canary/*"]} if init else {}):
+        [finding] = check(library, rules)[1].findings
+        assert line in finding.fix
+    _, report = check(library, {"only_on": {"avx2": ["canary/*_avx2*"]}})
+    assert report.passed
+    assert report.check("cpu").undecided == (MODULE_OF_AVX2,)
+
+
+def test_a_member_for_newer_cpus_must_keep_to_their_level(check, make_elf):
+    library = {"canary/fast_avx2.so": make_elf(text=VPADDD_YMM, symbols={"f": 0})}
+    [finding] = check(library, {"only_on": {"sse41": ["canary/fast*"]}})[1].findings
+    assert "need AVX2" in finding.what, "a lower level gives nothing that was not there"
+    avx512 = bytes.fromhex("62f17d48fec0")  # vpaddd zmm0, zmm0, zmm0
+    library = {"canary/fast_avx2.so": make_elf(text=avx512 + b"\xc3", symbols={"f": 0})}
+    [finding] = check(library, {"only_on": {"avx2": ["canary/fast*"]}})[1].findings
+    assert finding.what == "1 instructions need AVX512F, first at f+0x0"
+
+
+def test_a_level_that_nobody_knows_is_refused():
+    with pytest.raises(ValidationError, match="'avx3' is no CPU level that can be checked"):
+        Policy(only_on={"avx3": ("*",)})
+
+
 def test_a_waiver_keeps_the_finding_and_its_reason(check):
     name = "torch/lib/libtorchbind_test.so"
     waiver = Waiver(check="members", member="torch/lib/*bind*", reason=" the testers want it ")

@@ -1,4 +1,4 @@
-"""uv, Poetry, PDM and pip-tools by the tables of docs/reference/wheel-index.md: nothing yanked is
+"""uv, Poetry, PDM and pip-tools by the tables of docs/how-to/install-from-an-index.md: nothing yanked is
 locked or installed.
 """
 
