@@ -69,8 +69,8 @@ PartitionName=many Nodes=d3 MaxTime=INFINITE State=UP
 """
 LIMIT_MINUTES = 10
 """The time limit of the partition `short`."""
-SECOND = 65533
-"""Another ordinary user."""
+SECOND = 34
+"""Another user that every Debian has: backup."""
 LOGIN = f"""cd / && exec env -i PATH=/usr/bin:/bin SLURM_CONF={FOLDER}/slurm.conf HOME={FOLDER}/shared \\
     setpriv --reuid=@UID@ --regid=@UID@ --clear-groups sh -c "$SSH_ORIGINAL_COMMAND"
 """
