@@ -365,7 +365,7 @@ def _needed_before(project: Path, settings: Settings, plan: Plan) -> Iterator[tu
     )
     if not plan.needs:
         return
-    from farm.run.inputs import standing
+    from farm.run.needs import standing
 
     try:
         for need, missing in standing(settings.index_at(project), plan, project):

@@ -25,6 +25,7 @@ from farm.engines.base import FINAL, Cause, Engine, Observation, State
 from farm.engines.transfer import LocalDiskError
 from farm.plan.platforms.base import platform
 from farm.run import bundle
+from farm.run.build_inputs import refuse_notes
 from farm.run.build_job import (
     cache_volume,
     container_cache,
@@ -37,10 +38,11 @@ from farm.run.build_job import (
     tree_volume,
 )
 from farm.run.cancellable import CancelledError
-from farm.run.inputs import Inputs, fetch_all, gathered, refuse_notes
+from farm.run.job_inputs import Inputs, gathered
 from farm.run.journal_records import Attempt, EventKind, Job, Result
 from farm.run.resume import BuildState, Stage
 from farm.run.run_context import RunContext
+from farm.run.sources import fetch_all
 from farm.run.workspace import Step
 
 COLLECT_TRIES = 4

@@ -30,7 +30,8 @@ from farm.plan.recipe import recipe
 from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
 from farm.run.build_job import TREE, the_wheel, tree_volume
-from farm.run.inputs import fetch_needs, gather
+from farm.run.needs import fetch_needs
+from farm.run.sources import gather
 from farm.run.toolchain import (
     pack_toolchain,
     run_to_end,

@@ -33,10 +33,10 @@ from farm.run import resume
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
 from farm.run.build_step import EngineUnreachableError, StillRunningError
 from farm.run.cancellable import CancelledError, in_thread
-from farm.run.inputs import PRODUCT, Makers
 from farm.run.journal import Journal
 from farm.run.journal_records import Attempt, EventKind, OpenRun
 from farm.run.mainjob import MainJob
+from farm.run.needs import PRODUCT, Makers
 from farm.run.queue import Needs, Queue, Task, Worker, fits
 from farm.run.resume import BuildState
 from farm.run.run import finish, note_error, note_steps, plan_of

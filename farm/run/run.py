@@ -28,7 +28,7 @@ from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.yamlfile import first_fault
 from farm.plan.file import Plan
 from farm.plan.package_set import makers_first
-from farm.run import inputs, preflight, resume
+from farm.run import needs, preflight, resume
 from farm.run.backends import check_engine, open_backend
 from farm.run.cancellable import CancelledError
 from farm.run.journal import Journal
@@ -60,7 +60,7 @@ def submit(
     # All before the run is written down: what cannot work leaves no run behind.
     request = request_for(plan, until=until, on=on, rebuild=rebuild)
     check_engine(workspace, on, plan)
-    inputs.published_needs(workspace, plan)
+    needs.published_needs(workspace, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         preflight.check_index(workspace, request)
@@ -179,8 +179,8 @@ def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]])
         for plan, request in wanted:
             preflight.check_plan(workspace, plan, request)
             elsewhere = [need for need in plan.needs if f"{need} {plan.variant}" not in makes]
-            missing = inputs.not_being_built(journal, plan, elsewhere)
-            inputs.published_needs(workspace, plan, missing)
+            missing = needs.not_being_built(journal, plan, elsewhere)
+            needs.published_needs(workspace, plan, missing)
 
 
 def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:

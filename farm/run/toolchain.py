@@ -28,7 +28,8 @@ from farm.plan.recipe import recipe
 from farm.plan.render import Rendered, render
 from farm.run.backends import Backend, open_backend, this_machine
 from farm.run.build_job import completed
-from farm.run.inputs import SCRIPTS, fetch
+from farm.run.download import fetch
+from farm.run.job_inputs import SCRIPTS
 from farm.run.workspace import Outcomes, Workspace
 
 TAIL_BYTES = 2000

@@ -14,7 +14,7 @@ from farm.plan.package_set import channel_of_set, makers_first
 from farm.plan.request import BuildRequest
 from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
-from farm.run.inputs import PRODUCT, Makers
+from farm.run.needs import PRODUCT, Makers
 from farm.run.published import install_lines
 from farm.run.run import check_detached, request_for
 from tests.plans import plan_of

@@ -15,7 +15,7 @@ from farm.cli.main import main
 from farm.plan.file import SourcePlan
 from farm.run.build_step import BuildStep
 from farm.run.cancellable import CancelledError, left_at_cancel
-from farm.run.inputs import TIMEOUT_S
+from farm.run.download import TIMEOUT_S
 from farm.run.journal_records import EventKind
 from farm.run.mainjob import MainJob
 from farm.run.run import request_for, submit
