@@ -75,6 +75,7 @@ class ProjectSummary(_Model):
         name: Its name.
         newest: The version that pip takes; empty if all wheels are withdrawn.
         versions: How many versions there are.
+        releases: The versions without their local parts, newest first.
         wheels: How many wheels there are.
         verified: How many of them were verified.
         published: The day of the last publish.
@@ -85,6 +86,7 @@ class ProjectSummary(_Model):
     name: str
     newest: str
     versions: int
+    releases: tuple[str, ...]
     wheels: int
     verified: int
     published: str
@@ -156,6 +158,11 @@ def newest_version(wheels: Iterable[Wheel]) -> str:
     return str(max(releases or versions, default=""))
 
 
+def release_of(version: str) -> str:
+    """A version without its local part."""
+    return Version(version).public
+
+
 def _rank(project: str) -> tuple[bool, str]:
     return project != FIRST_PROJECT, project
 
@@ -173,6 +180,7 @@ def _summary(name: str, wheels: Sequence[Wheel]) -> ProjectSummary:
         name=name,
         newest=newest_version(wheels),
         versions=len({wheel.version for wheel in wheels}),
+        releases=tuple(dict.fromkeys(release_of(wheel.version) for wheel in wheels)),
         wheels=len(wheels),
         verified=sum(wheel.report is not None for wheel in wheels),
         published=max(wheel.uploaded for wheel in wheels)[:10],

@@ -322,15 +322,21 @@ const Answers = (facts) => {
     return [line("PyTorch's own wheel for the CPU, not examined by this farm:"), command(`pip install torch --index-url ${facts.index}/cpu`), note(text), heading("In this index"), ...listed(rows)];
   }
 
-  const links = (names, version) => ({ kind: "projects", names: names.slice(0, MAX_LISTED), version: version || null });
+  // Links to projects; `place`: what of their pages is shown.
+  const links = (names, place) => ({ kind: "projects", names: names.slice(0, MAX_LISTED), place: place || null });
+  const releaseOf = (version) => version.split("+")[0];
 
-  // A project, also as NAME==VERSION; the line that installs it from the first of its groups.
+  // A project, also as NAME==VERSION: the line that installs it from the first of its groups. Only the newest wheel of a group is in
+  // the data: the lines of an older one are on the project's page.
   function aboutProject(name, version) {
     const rows = inOrder(facts.there.filter((row) => row.project === name));
-    const release = (row) => row.version.split("+")[0];
-    const row = version ? rows.find((each) => each.version === version || release(each) === version) : rows[0];
+    const row = version ? rows.find((each) => each.version === version || releaseOf(each.version) === version) : rows[0];
     const blocks = row && row.pip ? [line(`${name} ${row.version}, from the group ${row.group}:`), command(row.pip)] : [];
-    return [...blocks, links([name], version), heading("In this index"), ...listed(rows)];
+    const summary = (facts.projects || []).find((each) => each.name === name);
+    const release = version && summary && summary.releases.includes(releaseOf(version)) ? releaseOf(version) : null;
+    if (version && !release) blocks.push(line(`No wheel of ${name} ${version} is here.`));
+    if (release && !row) blocks.push(line(`${name} ${release} is not the newest of its groups; its page has the lines that install it.`));
+    return [...blocks, links([name], release && `release-${release}`), heading("In this index"), ...listed(rows)];
   }
 
   function aboutGroup(group) {
@@ -339,8 +345,10 @@ const Answers = (facts) => {
     return [...(first ? [line(`${first.project} ${first.version}, from the group ${group}:`), command(first.pip)] : []), heading("In this index"), ...listed(rows)];
   }
 
-  // A project that the text names exactly, with its version: `torch 2.6.0`, `torch==2.6.0`, `pytorch`.
+  // A project that the text names exactly, with its version: `torch 2.6.0`, `torch==2.6.0`, `pytorch`, or `2.6.0` alone, of torch.
   function projectOf(text, projects) {
+    const torch = (facts.projects || []).find((each) => each.name === "torch");
+    if (torch && torch.releases.includes(releaseOf(text))) return ["torch", text];
     const found = /^([a-z0-9][a-z0-9._-]*?)(?:(?:\s*==\s*|\s+)v?(\d[\w.+!-]*))?$/i.exec(text);
     if (!found) return null;
     const normal = found[1].toLowerCase().replace(/[-_.]+/g, "-");

@@ -21,8 +21,11 @@ from playwright.sync_api import sync_playwright
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.publish import publish
+from farm.site.files import Contents, SiteSource, site_files
+from farm.site.wheels import Wheel
 from tests.indexes.wheels import build_wheel
 from tests.servers.threads import answered_by
+from tools.screenshots import install_words
 
 EVIL = '<img src=x onerror="document.title=1">\x1b[2J</script><script>document.title=2</script>'
 ROOT = Path(__file__).parents[3]
@@ -263,6 +266,70 @@ def test_the_keyboard_is_enough(page, served):
             page.evaluate("document.activeElement.id || document.activeElement.textContent")
         )
     assert {"have", "platform", "python", "torch", "torchvision"} <= reached
+
+
+@pytest.fixture(scope="module")
+def long_page(tmp_path_factory):
+    """The page of a project with 90 wheels: 18 releases for five groups."""
+    wheels = []
+    for minor in range(18, 0, -1):
+        for group in ("sm35-avx", "sm37-avx", "sm61-avx2", "sm70-avx2", "cpu-avx2"):
+            version = f"2.{minor}.0+cu118.{group.replace('-', '.')}"
+            name = f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl"
+            published = "2026-11-21T12:00:00Z"
+            wheels.append(Wheel(name, "torch", version, (group,), 10**8, "ab" * 32, published))
+    folder = tmp_path_factory.mktemp("long")
+    source = SiteSource(project=None, words=install_words, root="https://wheels.example.org/")
+    for key, data in site_files(Contents((), wheels), source).items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder / "project" / "torch.html"
+
+
+def tab_stops(page):
+    """How many elements the Tab key reaches before it comes back to the first one."""
+    mark = """() => {
+        const element = document.activeElement;
+        const isNew = element !== document.body && !element.dataset.reached;
+        element.dataset.reached = "yes";
+        return isNew;
+    }"""
+    stops = 0
+    page.keyboard.press("Tab")
+    while page.evaluate(mark):
+        stops += 1
+        page.keyboard.press("Tab")
+    return stops
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_ninety_wheels_have_few_tab_stops(page, long_page, width):
+    """A block for each version and scrolling regions made 238 of them."""
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(long_page.as_uri())
+    assert tab_stops(page) <= 3 + 18 + 2 * 5, "navigation, releases, two links of each open file"
+
+
+def test_a_link_to_a_version_opens_its_release_and_shows_its_line(page, long_page):
+    page.goto(f"{long_page.as_uri()}#2.7.0+cu118.sm61.avx2")
+    line = page.locator("code", has_text="torch==2.7.0+cu118.sm61.avx2")
+    assert line.is_visible()
+    top = line.bounding_box()["y"]
+    assert 0 <= top <= 200, "it is at the head of the window"
+
+
+def test_a_phone_shows_no_half_empty_rows(page, served):
+    """At 375 pixels each number had a line of its own, without its heading."""
+    _, url = served
+    page.set_viewport_size({"width": 375, "height": 800})
+    page.goto(f"{url}/index.html")
+    row = page.locator("#table tbody tr").first
+    assert "versions" in row.locator("td").nth(1).evaluate(
+        "cell => getComputedStyle(cell, '::before').content"
+    )
+    assert row.bounding_box()["height"] < 120
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_hostile_names_do_not_run(page, served):

@@ -87,7 +87,7 @@ def test_the_page_begins_with_what_is_there(there, root):
         "adopted and not verified",
         "published, not tested",
         "2026-11-21",
-        "<td>not verified<td>sm35-avx<br>",
+        'not verified<td data-label="groups">sm35-avx<td',
     ):
         assert text in project, text
     assert "for ever" not in page + project
@@ -105,7 +105,7 @@ def test_what_could_be_built_is_a_page_by_card_with_what_was_tested_first(offere
     page = offered["buildable.html"].decode()
     kepler = page[page.index('<h2 id="sm35">sm35: Kepler, Tesla K40') :]
     kepler = kepler[: kepler.index("</section>")]
-    assert kepler.index("debian-2.6.0<td>") < kepler.index("never built for it</summary>")
+    assert kepler.index("debian-2.6.0<td ") < kepler.index("never built for it</summary>")
     assert "Tested channels for sm35" in kepler
 
 
@@ -118,7 +118,7 @@ def test_the_target_of_a_link_is_inside_of_what_a_browser_opens_for_it(there):
     """The block of the version was closed, and that of another card open."""
     page = make(there)["project/torch.html"].decode()
     block = page[page.index("<details") : page.index("</details>")]
-    assert f'<div id="{there[0].version}">' in block
+    assert f'<div id="{there[0].version}"' in block
     assert "<details id=" not in page
 
 
@@ -253,7 +253,7 @@ def test_what_this_index_has_of_a_channel_is_not_called_never_built(there, root)
     after = section(make([wheel], project=root)["buildable.html"], "sm120")
     line = "torch 2.15.0+cu128.sm120.avx2 for sm120-avx2, py313: published, CPU part tested"
     assert f"in this index: {line}" in after
-    assert '<th scope="row" class="mono">main<td>' in after[: after.index("never built for it")]
+    assert '<th scope="row" class="mono">main<td ' in after[: after.index("never built for it")]
 
 
 def test_the_evidence_of_the_farm_is_named_as_that(offered):
