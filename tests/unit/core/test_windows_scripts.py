@@ -19,13 +19,13 @@ import yaml
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.cli.main import main
-from farm.plan.build import resolve
 from farm.plan.compat.stack import Stack
 from farm.plan.matrix import load_matrix
 from farm.plan.platforms.base import platform
 from farm.plan.platforms.windows import cmd_text, visual_studio, wheel, windows_tools
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from tests.plans import plan_of
 from tests.servers.threads import Handler, answered_by
@@ -226,7 +226,8 @@ def test_jobs_by_cores_and_memory(root, monkeypatch, cores, total, per_job, jobs
 
 
 def script(root, name, monkeypatch):
-    """A script of a build, imported as it lies beside the others."""
+    """A script of a build, imported as it lies beside the others and the farm's own modules."""
+    monkeypatch.syspath_prepend(str(root / "farm/base"))
     monkeypatch.syspath_prepend(str(root / "dockerfiles/scripts"))
     spec = importlib.util.spec_from_file_location(name, root / f"dockerfiles/scripts/{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -448,7 +449,7 @@ def test_what_setup_py_hands_to_cmake_survives_windows(root):
     for build in builds:
         options = {"cuda": (build.cuda, "matrix")} if build.cuda else {}
         plan = resolve(
-            root, Selectors(build.variant, build.package, "windows", build.channel, options)
+            root, BuildRequest(build.variant, build.package, "windows", build.channel, options)
         )
         handed = [name for name in plan.env if name.upper().startswith(PASSED_ON)]
         assert [name for name in handed if name != name.upper()] == [], build
