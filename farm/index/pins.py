@@ -7,8 +7,9 @@ have are left to the installer's own index.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from packaging.markers import InvalidMarker, UndefinedEnvironmentName, default_environment
@@ -45,7 +46,7 @@ class Pins:
 def pins_of(read: Read, group: str, filename: str) -> Pins | None:
     """The wheel with all that it needs from its group; None: the group does not list it."""
     name = parse_wheel_filename(filename)[0]
-    page = {file.filename: file for file in _files(read, group, name)}
+    page = _files(read, group, name)
     if filename not in page:
         return None
     environment = _environment(filename)
@@ -62,7 +63,7 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
         if not files:
             elsewhere.add(str(needed))
             continue
-        match = _newest(files, requirement, filename)
+        match = _newest(files.values(), requirement, filename)
         if match is None:
             unmet.add(str(requirement))
             continue
@@ -110,10 +111,17 @@ def root_and_group(index_url: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def _files(read: Read, group: str, name: str) -> tuple[File, ...]:
+def _files(read: Read, group: str, name: str) -> Mapping[str, File]:
+    """The wheels of a project in a group by their names."""
     key = json_key(group, canonicalize_name(name))
     page = read(key)
-    return parse_page(page, key).files if page else ()
+    return _parsed(page, key) if page else {}
+
+
+@lru_cache(maxsize=64)
+def _parsed(page: bytes, key: str) -> Mapping[str, File]:
+    """The files of a page, which is asked for once for each of its wheels."""
+    return parse_page(page, key).entries
 
 
 def _requirements(
