@@ -56,7 +56,7 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
     wheels = {str(name): page[filename]}
     elsewhere = set()
     unmet = set()
-    others: dict[str, File] = {}
+    other_versions: dict[str, File] = {}
     waiting = _requirements(read, filename, environment, extras=())
     while waiting:
         requirement = waiting.pop()
@@ -70,7 +70,7 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
         match = _newest(files.values(), requirement, filename)
         if match is None:
             unmet.add(str(requirement))
-            others[needed] = max(files, key=_version)
+            other_versions[needed] = max(files.values(), key=_version)
             continue
         wheels[needed] = match
         waiting += _requirements(read, match.filename, environment, extras=requirement.extras)
@@ -78,7 +78,7 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
         wheels=tuple(wheels.values()),
         elsewhere=tuple(sorted(elsewhere)),
         unmet=tuple(sorted(unmet)),
-        others=tuple(others[name] for name in sorted(others)),
+        others=tuple(other_versions[name] for name in sorted(other_versions)),
     )
 
 
