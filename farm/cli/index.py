@@ -13,6 +13,7 @@ from pathlib import Path
 from securesystemslib.signer import CryptoSigner
 
 from farm.base.errors import FarmError, UsageError
+from farm.base.safe_files import read_small
 from farm.base.temporary import temporary_folder
 from farm.cli import show
 from farm.cli.selection import plan_of, project_of
@@ -27,7 +28,15 @@ from farm.index.pages import check_there
 from farm.index.public import check_public
 from farm.index.reader import KEY, HttpReader, open_reader
 from farm.index.reconcile import reconcile
-from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
+from farm.index.signatures import (
+    MAX_ROLE_BYTES,
+    load_public,
+    load_signer,
+    root_key,
+    set_keys,
+    sign,
+    verify_index,
+)
 from farm.index.stores import Store
 from farm.index.variants import (
     ROOT,
@@ -337,7 +346,7 @@ def _signer(args: argparse.Namespace) -> CryptoSigner:
 def _verify(args: argparse.Namespace) -> int:
     """Print what was found; 6 when something is not as signed."""
     try:
-        root = args.root.read_bytes()
+        root = read_small(args.root, MAX_ROLE_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read the trusted root {args.root}: {error.strerror}") from error
     # As the XDG base directory specification has it; for each trusted root, which an index and its
