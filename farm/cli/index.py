@@ -41,13 +41,17 @@ from farm.index.stores import Store
 from farm.index.variants import (
     ROOT,
     build_of,
+    cuda_of,
     follow,
     properties,
     publish_variant,
     published,
     variant_json,
+    with_driver,
 )
 from farm.plan.variant import Variant
+from farm.wheel.archive import Archive
+from farm.wheel.metadata import read_dist_info
 from farm.wheel.rewrite import label_wheel
 from farm.wheel.verify import verify
 
@@ -312,6 +316,7 @@ def _variant(args: argparse.Namespace) -> int:
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
     store = _store(args)
     record = published(store, args.wheel)
+    labelled = with_driver(labelled, _cuda_of(args.wheel))
     with temporary_folder("farm-variant-") as folder:
         content = variant_json({label: labelled})
         build = build_of(record)
@@ -321,6 +326,12 @@ def _variant(args: argparse.Namespace) -> int:
     lines = [f"{path.name}: {label}", f"UV_PREVIEW_FEATURES=wheel-variants {uv}"]
     show.answer(args, {"wheel": path.name, "label": label, "pages": pages}, lines)
     return 0
+
+
+def _cuda_of(wheel: Path) -> str | None:
+    with Archive(wheel) as archive:
+        requires = read_dist_info(archive).requires_dist
+        return cuda_of(parse_wheel_name(wheel.name)[1], archive.members, requires)
 
 
 def _sign(args: argparse.Namespace) -> int:
