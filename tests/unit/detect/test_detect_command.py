@@ -15,13 +15,14 @@ from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.reader import KEY, WITHDRAWN
 from farm.machine.detect import choose, with_published
-from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
+from farm.plan.resolve import resolve
 from farm.plan.settings import load_settings
 from farm.site.files import Contents, SiteSource, site_files
 from farm.site.smoke_reports import Smoke
 from farm.site.wheels import STATES, wheels, with_tests
 from tests.indexes.wheels import build_wheel
+from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
 
@@ -321,3 +322,42 @@ def test_a_wrong_project_or_index_is_a_usage_error(on, capsys, tmp_path):
     assert main(["--project", str(tmp_path / "absent"), "detect"]) == 2
     assert main(["--project", str(ROOT), "detect", "--index", "ftp://w.example"]) == 2
     assert "unknown kind of store 'ftp'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence", "line", "newer"),
+    [
+        (
+            "gtx1080ti-haswell",
+            {"libc": "glibc 2.17"},
+            "torch 2.6.0, CUDA 12.4, Python 3.13",
+            "pip install torch==2.6.0",
+            "torch 2.14.1 with CUDA 12.6 needs glibc 2.28 or newer, not 2.17",
+        ),
+        (
+            "laptop-haswell",
+            {"libc": "glibc 2.17"},
+            "torch 2.6.0, for CPUs",
+            "pip install torch==2.6.0 --index-url https://download.pytorch.org/whl/cpu",
+            "torch 2.15.0 needs glibc 2.28 or newer, not 2.17",
+        ),
+        ("m3-macbook", {}, "torch 2.15.0, for CPUs", "pip install torch==2.15.0", None),
+        ("k40-no-driver", {}, None, None, None),
+        ("laptop-sandybridge", {}, None, None, None),
+        ("alpine-t4", {}, None, None, None),
+    ],
+)
+def test_everything_that_was_read_is_part_of_the_question(
+    record, recorded, monkeypatch, capsys, name, changes, sentence, line, newer
+):
+    """The glibc, the Pythons, the CPU and the driver of the machine choose the wheel of PyTorch."""
+    monkeypatch.setattr("farm.cli.detect.Machine", lambda: recorded(record(name) | changes))
+    main(["--project", str(ROOT), "detect", "--json"])
+    document = valid("detect", capsys.readouterr().out)
+    text, command = list((document["first"] or {"text": "", "line": ""}).values())
+    if sentence is None:
+        assert "PyTorch's own wheel runs here" not in text
+    else:
+        assert sentence in text
+        assert command == line
+        assert document["newer"] == newer
