@@ -16,7 +16,7 @@ from farm.run.workspace import Outcomes, Step
 from tests.unit.core.test_transfer import tar
 
 FORGED = "farm: PUBLISHED torch==9"
-NAME = f"x\n{FORGED}\r{FORGED}\u2028{FORGED}\x1b]0;t\x07\x1b[2J\u202eend"
+NAME = f"x\n{FORGED}\r{FORGED}\u2028{FORGED}\x1b]0;t\x07\x1b[2J\u202e\u2066\x9b31mend"
 
 
 def logged(*calls):
