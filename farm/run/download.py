@@ -27,6 +27,7 @@ from farm.base.errors import BuildFailedError, FarmError, InfrastructureError
 from farm.base.hashes import sha256_of
 from farm.base.heartbeat import Heartbeat, megabytes
 from farm.base.locks import retry_while_open
+from farm.base.safe_files import read_small
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line, nearest, short
 from farm.plan.file import SourcePlan
@@ -227,7 +228,7 @@ def _get(address: str, limit: int) -> bytes:
     if address.startswith("file://"):  # an index in a folder, as pip reads it
         file = Path(_file_of(address), "index.html")
         try:
-            return file.read_bytes()
+            return read_small(file, limit)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and file.parents[1].is_dir():
                 raise BuildFailedError(f"{file} is not there", hint=_CORRECT) from error
