@@ -199,8 +199,8 @@ def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsy
     (wheel,) = wheels(store)
     there = with_tests([wheel], {wheel.filename: [smoke]})
     words = lambda group, _: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
-    source = SiteSource(project=None, words=words, root="https://w.example/")
-    files = site_files(Contents(("torch",), there), source)
+    source = SiteSource(project=None, root="https://w.example/")
+    files = site_files(Contents(("torch",), there, words), source)
     store.create(KEY, files[KEY], content_type="application/json")
     detect(index)
     out = words_of(capsys)

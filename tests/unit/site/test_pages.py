@@ -32,11 +32,11 @@ def words(group, filename):
 
 
 def source(project=None):
-    return SiteSource(project=project, words=words, root=URL)
+    return SiteSource(project=project, root=URL)
 
 
 def make(there, project=None, projects=()):
-    return site_files(Contents(tuple(projects), there), source(project))
+    return site_files(Contents(tuple(projects), there, words), source(project))
 
 
 @pytest.fixture(scope="module")
