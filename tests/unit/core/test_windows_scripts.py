@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from farm import catalog
-from farm.base import text
+from farm.base import text as cleaning
 from farm.base.errors import NotBuildableError, UsageError
 from farm.cli.main import main
 from farm.plan.compat.stack import Stack
@@ -229,7 +229,7 @@ def test_jobs_by_cores_and_memory(root, monkeypatch, cores, total, per_job, jobs
 def script(root, name, monkeypatch):
     """A script of a build, imported as it lies beside the others."""
     monkeypatch.syspath_prepend(str(root / "dockerfiles/scripts"))
-    monkeypatch.setitem(sys.modules, "text", text)  # a copy of it lies there in a build
+    monkeypatch.setitem(sys.modules, "text", cleaning)  # a copy of it lies there in a build
     spec = importlib.util.spec_from_file_location(name, root / f"dockerfiles/scripts/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
