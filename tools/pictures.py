@@ -16,11 +16,11 @@ from pathlib import Path
 import yaml
 
 from farm import catalog
-from farm.plan.build import resolve
 from farm.plan.compat.official import PLATFORMS, Question, best
 from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "pictures"
@@ -137,7 +137,7 @@ def farm_builds() -> Iterator[tuple[int, str]]:
         if build.cuda:
             options["cuda"] = Choice(build.cuda, "--cuda")
         plan = resolve(
-            ROOT, Selectors(build.variant, "torch", build.platform, build.channel, options)
+            ROOT, BuildRequest(build.variant, "torch", build.platform, build.channel, options)
         )
         for sm in build.variant.sms:
             yield sm, minor(plan.version)

@@ -53,7 +53,7 @@ from farm.index.layout import json_key, wheel_key
 from farm.index.pages import File, parse_page
 from farm.index.stores import Store
 from farm.plan.file import PartPlan, Plan, SourcePlan
-from farm.plan.inputs import source_folder
+from farm.plan.materials import source_folder
 from farm.plan.matrix import load_matrix
 from farm.plan.platforms.base import platform
 from farm.plan.recipe import Recipe, names, recipe

@@ -38,6 +38,8 @@ class Row(_Model):
         verified: The code that was verified, in words; empty if none was.
         without: What the official wheel has and it lacks.
         pip: The line that installs it; None where addresses are not known.
+        pip_for: What that line is for, where the group has the version for other Pythons or
+            systems, too.
     """
 
     project: str
@@ -48,6 +50,7 @@ class Row(_Model):
     verified: str
     without: str
     pip: str | None
+    pip_for: str
 
 
 class Build(_Model):
@@ -228,7 +231,16 @@ def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[R
             verified=wheel.report.code if wheel.report else "",
             without=wheel.without,
             pip=pip,
+            pip_for=_python_of_line(wheel, wheels_of_group),
         )
+
+
+def _python_of_line(wheel: Wheel, wheels: Sequence[Wheel]) -> str:
+    """What the line of one wheel is for, where the group has the version for others, too."""
+    others = [other for other in wheels if other.version == wheel.version and other != wheel]
+    if not others:
+        return ""
+    return " ".join(wheel.tags[:2])
 
 
 def _first_for_pip(wheels: Sequence[Wheel]) -> Wheel:

@@ -19,7 +19,7 @@ from farm import catalog
 from farm.base.errors import FarmError
 from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
-from farm.plan.compat import official
+from farm.plan.compat import official, official_cpu
 from farm.plan.evidence import Evidence
 from farm.plan.matrix import Channel
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
@@ -138,6 +138,7 @@ def data(overview: Overview, project: Path | None) -> dict[str, Any]:
     builds = own_builds(project, overview) if project else {}
     return (
         official.facts()
+        | {"cpu": official_cpu.facts()}
         | overview.model_dump(mode="json")
         | {"own": builds, "aliases": {"pytorch": "torch"}}
     )

@@ -370,9 +370,16 @@ def test_a_whole_name_does_not(name, sm):
     assert {card.sm for card in gpus.find(name)} == {sm}
 
 
-def test_makers_of_what_pascal_needs_beside_torch():
-    assert [row.maker for row in official.makers_beside(Question((61,), LINUX))]
-    assert official.makers_beside(Question((86,), LINUX)) == []
+@pytest.mark.parametrize(
+    ("sm", "makers"),
+    [
+        (35, []),
+        (61, ["sasha0552/pascal-pkgs-ci", "torchruntime"]),
+        (86, ["mjun0812/flash-attention-prebuild-wheels", "PozzettiAndrea/cuda-wheels"]),
+    ],
+)
+def test_makers_of_what_cards_need_beside_torch(sm, makers):
+    assert [row.maker for row in official.makers_beside(Question((sm,), LINUX))] == makers
 
 
 def test_orin_with_jetpack_6_is_served_by_others():

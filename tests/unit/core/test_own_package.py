@@ -24,14 +24,14 @@ from farm.cli.main import main
 from farm.cli.selection import workspace_of
 from farm.machine import doctor
 from farm.machine.doctor import GB, HostFacts
-from farm.plan.build import resolve
 from farm.plan.compat.stack import Stack
-from farm.plan.inputs import build_requires
+from farm.plan.materials import build_requires
 from farm.plan.matrix import load_matrix
 from farm.plan.options import OPTIONS, Choice, Option
 from farm.plan.recipe import names, recipe, use_project
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
@@ -59,7 +59,7 @@ def own(tmp_path, capsys):
 
 def plan_of(project, variant="cpu-avx-py311", package="hello", **options):
     choices = {name: Choice(value, "test") for name, value in options.items()}
-    return resolve(project, Selectors(Variant.parse(variant), package, options=choices))
+    return resolve(project, BuildRequest(Variant.parse(variant), package, options=choices))
 
 
 RECIPE = "recipes/hello/recipe.yaml"
@@ -384,7 +384,7 @@ def test_what_a_build_needs_may_come_from_another_channel(own):
     chosen = dict(zip(words[::2], words[1::2], strict=True))
     choices = {"torch": Choice(chosen["--torch"], "test")}
     made = resolve(
-        own, Selectors(Variant.parse(chosen["--variant"]), chosen["--package"], options=choices)
+        own, BuildRequest(Variant.parse(chosen["--variant"]), chosen["--package"], options=choices)
     )
     assert f"{made.package}=={made.version}" == plan.needs[0]
 
@@ -496,7 +496,7 @@ def test_what_changes_the_source_is_refused_where_nothing_applies_it(own, name):
             "    base: debian-bookworm\n", ""
         )
         (own / file).write_text(text)
-    wanted = Selectors(Variant.parse("cpu-avx-py311"), "hello", "windows")
+    wanted = BuildRequest(Variant.parse("cpu-avx-py311"), "hello", "windows")
     assert resolve(own, wanted).platform == "windows"
     file = own / "recipes" / "hello" / "job" / name
     file.parent.mkdir(parents=True)
@@ -745,7 +745,7 @@ def test_a_project_in_a_folder_of_its_source_is_built_there(own, source, platfor
         (own / file).write_text(text.replace("{kind: path, path: src}", source))
     for key, place in ((None, "."), ("lib/python", "lib/python")):
         edit(own, more=f"subdirectory: {key}\n" if key else "")
-        plan = resolve(own, Selectors(Variant.parse("cpu-avx-py311"), "hello", platform))
+        plan = resolve(own, BuildRequest(Variant.parse("cpu-avx-py311"), "hello", platform))
         assert json.loads(plan.to_json()).get("subdirectory", "none") == (key or "none")
         (line,) = [
             text.strip()

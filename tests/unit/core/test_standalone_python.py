@@ -16,10 +16,10 @@ import pytest
 from farm import catalog
 from farm.base.errors import NotBuildableError
 from farm.engines.images import Toolchain
-from farm.plan.build import judge
 from farm.plan.file import Plan
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import check_request
 from farm.plan.variant import PYTHONS, Variant
 from tests.plans import plan_of
 
@@ -109,14 +109,16 @@ def test_what_cannot_be_is_refused_with_the_reason(variant, options, word):
 
 
 def test_a_missing_wheel_names_the_pythons_that_have_one():
-    judged = judge(ROOT, Selectors(Variant.parse("cpu-avx2-py313t")))
+    judged = check_request(ROOT, BuildRequest(Variant.parse("cpu-avx2-py313t")))
     fact = next(reason.fact for reason in judged.rules if reason.rule == "python-packages")
     assert "py314, py314t, none for py313t" in fact  # PyYAML 6.0.3 on the index: cp314t, no cp313t
-    assert judge(ROOT, Selectors(Variant.parse("cpu-avx2-py314t"))).complete
+    assert check_request(ROOT, BuildRequest(Variant.parse("cpu-avx2-py314t"))).complete
 
 
 def test_windows_has_no_free_threaded_one():
-    judged = judge(ROOT, Selectors(Variant.parse("sm75-avx2-py314t"), "torch", "windows"))
+    judged = check_request(
+        ROOT, BuildRequest(Variant.parse("sm75-avx2-py314t"), "torch", "windows")
+    )
     assert "free-threaded" in {reason.rule for reason in judged.rules}
 
 

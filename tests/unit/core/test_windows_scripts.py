@@ -19,13 +19,13 @@ import yaml
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.cli.main import main
-from farm.plan.build import resolve
 from farm.plan.compat.stack import Stack
 from farm.plan.matrix import load_matrix
 from farm.plan.platforms.base import platform
 from farm.plan.platforms.windows import cmd_text, visual_studio, wheel, windows_tools
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from tests.plans import plan_of
 from tests.servers.threads import Handler, answered_by
@@ -448,7 +448,7 @@ def test_what_setup_py_hands_to_cmake_survives_windows(root):
     for build in builds:
         options = {"cuda": (build.cuda, "matrix")} if build.cuda else {}
         plan = resolve(
-            root, Selectors(build.variant, build.package, "windows", build.channel, options)
+            root, BuildRequest(build.variant, build.package, "windows", build.channel, options)
         )
         handed = [name for name in plan.env if name.upper().startswith(PASSED_ON)]
         assert [name for name in handed if name != name.upper()] == [], build

@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 
 from farm.cli.main import main
 from farm.index.changes import record_event
-from farm.plan.environment import absent_features
+from farm.plan.build_variables import absent_features
 from farm.site.files import Contents, SiteSource, build, site_files
 from farm.site.overview import by_project, newest_version
 from farm.site.pages import embedded
