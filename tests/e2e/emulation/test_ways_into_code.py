@@ -30,6 +30,7 @@ class Library(NamedTuple):
 
 
 KERNEL = """
+#define KEEP __asm__ volatile("")  // the call is not optimised away
 __attribute__((noinline)) static void kernel(void) {
     __asm__ volatile("vpaddd %%ymm0, %%ymm0, %%ymm0" ::: "xmm0");
 }
