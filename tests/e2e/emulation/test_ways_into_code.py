@@ -96,15 +96,13 @@ BEYOND = {
         f"{START} {{ f(); }}"
     ),
     "what a resolver returns": Library(
-        "static void (*choose(void))(void) { __asm__ volatile("
-        "); return kernel; }"
+        "static void (*choose(void))(void) { KEEP; return kernel; }"
         'void f(void) __attribute__((ifunc("choose")));'
         f"{START} {{ f(); }}"
     ),
     "what a resolver takes from a table": Library(
         "static void (*table[])(void) = {kernel};"
-        "static void (*choose(void))(void) { __asm__ volatile("
-        "); return table[0]; }"
+        "static void (*choose(void))(void) { KEEP; return table[0]; }"
         f'void f(void) __attribute__((ifunc("choose"))); {START} {{ f(); }}'
     ),
     "atexit": Library(f"#include <stdlib.h>\n{START} {{ atexit(kernel); }}"),
