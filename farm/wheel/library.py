@@ -372,9 +372,14 @@ def read_contents(
 
     # Unpacking and hashing release the interpreter's lock.
     with ThreadPoolExecutor(THREADS) as threads:
-        batches = [threads.submit(read_batch, names) for names in _batches(archive)]
+        batches = list(_batches(archive))
+        tasks: dict[int, Future[list[_Member]]] = {}
+        # The largest first: a library of hundreds of megabytes would be read alone at the end.
+        sizes = [sum(archive.members[name].size for name in names) for names in batches]
+        for number in sorted(range(len(batches)), key=lambda number: -sizes[number]):
+            tasks[number] = threads.submit(read_batch, batches[number])
         try:
-            for batch in batches:
+            for _, batch in sorted(tasks.items()):
                 if progress is not None:
                     _wait(batch, archive, progress)
                 for member in batch.result():
