@@ -78,6 +78,7 @@ generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of
 	$(BIN)/python -m tools.engine_table
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m tools.pictures
+	$(BIN)/python -m tools.screenshots
 
 clean:  ## remove what runs and tests left in the checkout
 	rm -rf artifacts .venv build dist *.egg-info

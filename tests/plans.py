@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 
 ROOT = Path(__file__).parents[1]
@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 
 def selectors(
     variant: str, package="torch", channel=None, platform="linux", **options
-) -> Selectors:
+) -> BuildRequest:
     """A build by its words; options as the command line gives them."""
     chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
-    return Selectors(Variant.parse(variant), package, platform, channel, chosen)
+    return BuildRequest(Variant.parse(variant), package, platform, channel, chosen)
 
 
 def plan_of(

@@ -9,6 +9,7 @@ import argparse
 import re
 from pathlib import Path
 
+from farm import catalog
 from farm.plan.evidence import ProvedWheel, load_evidence
 from farm.plan.matrix import load_matrix
 
@@ -25,7 +26,7 @@ def table() -> str:
     """
     matrix = load_matrix(ROOT)
     evidence = load_evidence(ROOT)
-    rows = ["| channel | package | tested |", "|---|---|---|"]
+    rows = ["| channel | package | tested | known security faults |", "|---|---|---|---|"]
     groups: dict[tuple[str, str], list[ProvedWheel]] = {}
     for wheel in evidence.wheels:
         groups.setdefault((wheel.channel, wheel.package), []).append(wheel)
@@ -42,14 +43,21 @@ def table() -> str:
             wheel.page.removeprefix("docs/evidence/") for wheel in furthest.values()
         )
         links = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in pages)
-        rows.append(f"| `{channel}` | {package} {version} | {tested} ({links}) |")
+        faults = _faults(version) if package == "torch" else ""
+        rows.append(f"| `{channel}` | {package} {version} | {tested} ({links}) | {faults} |")
     untested = [
         name
         for name in matrix.channels
         if not any(wheel.channel == name for wheel in evidence.wheels)
     ]
-    rows.append(f"| {', '.join(f'`{name}`' for name in untested)} | | nothing |")
+    rows.append(f"| {', '.join(f'`{name}`' for name in untested)} | | nothing | |")
     return "\n".join(rows) + "\n"
+
+
+def _faults(torch: str) -> str:
+    """The faults of farm/catalog/security.yaml that a release has; no recipe patches one."""
+    faults = catalog.security_faults(torch)
+    return ", ".join(f"{fault.id} (fixed in {fault.fixed})" for fault in faults) or "none"
 
 
 def _rank(wheel: ProvedWheel) -> tuple[bool, bool]:

@@ -9,9 +9,9 @@ For maintainers: `make generate` runs it. A test says so when it was forgotten.
 from pathlib import Path
 
 from farm import catalog
-from farm.plan.build import resolve
-from farm.plan.environment import is_official
-from farm.plan.selectors import Selectors
+from farm.plan.build_variables import is_official
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from tools.generated import write
 
@@ -28,12 +28,16 @@ leaves features out.
 | | {heads} | official | conda-forge | Spack |
 |---|{lines}---|---|---|
 {rows}
+
+Measured beside the official wheel of 2.6.0 ([how](../evidence/torch-2.6.0-whole.md#speed)):
+
+{lacks}
 """
 
 
 def page() -> str:
     plans = [
-        resolve(ROOT, Selectors(Variant.parse(variant), "torch", channel="debian-2.6.0"))
+        resolve(ROOT, BuildRequest(Variant.parse(variant), "torch", channel="debian-2.6.0"))
         for variant in VARIANTS
     ]
     rows = []
@@ -49,8 +53,16 @@ def page() -> str:
             )
         )
     heads = " | ".join(f"`{variant}`" for variant in VARIANTS)
+    lacks = [
+        f"- without {feature.title}: {feature.lack}"
+        for feature in catalog.features().values()
+        if feature.lack
+    ]
     return PAGE.format(
-        heads=heads, lines="---|" * len(VARIANTS), rows="\n".join(f"| {row} |" for row in rows)
+        heads=heads,
+        lines="---|" * len(VARIANTS),
+        rows="\n".join(f"| {row} |" for row in rows),
+        lacks="\n".join(lacks),
     )
 
 

@@ -3,6 +3,7 @@ cuDNN.
 
     tools/refresh-catalogue [torch] [cuda] [toolkits] [cudnn] [official] [pythons] [--write]
     [--check]
+    tools/refresh-catalogue --checkout conda-forge=FOLDER --checkout Spack=FOLDER [--write]
 
 Each record is read from published wheels and names its source. Without --write the difference is
 printed as a patch and nothing is changed. What no wheel says (drivers, the CUDA flavours that
@@ -15,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from farm import catalog
 from farm.base.errors import FarmError
 from farm.wheel import fatbin
 from farm.wheel.elf import read_elf
-from tools import standalone_pythons, wheel_toolkits
+from tools import other_makers, standalone_pythons, wheel_toolkits
 from tools.package_index import PYPI, RemoteWheel, Wheel, release_key, wheels
 
 FOLDER = catalog.FOLDER
@@ -503,6 +504,22 @@ PARTS: dict[str, tuple[str, Callable[[str, Notes], Iterator[Proposal]]]] = {
 }
 
 
+def refreshed_makers(checkouts: Mapping[str, Path], notes: Notes) -> tuple[Path, str, str]:
+    """The file of other makers before and after."""
+    path = FOLDER / "makers.yaml"
+    before = path.read_text(encoding="utf-8")
+    return path, before, other_makers.refreshed(before, checkouts, notes.add)
+
+
+def checkout_of(text: str) -> tuple[str, Path]:
+    """The maker and the folder of `--checkout MAKER=FOLDER`."""
+    maker, _, folder = text.partition("=")
+    if maker not in other_makers.MAKERS or not folder:
+        known = ", ".join(other_makers.MAKERS)
+        raise argparse.ArgumentTypeError(f"{text!r} is not MAKER=FOLDER; makers: {known}")
+    return maker, Path(folder)
+
+
 def refreshed(name: str, index: str, notes: Notes) -> tuple[Path, str, str]:
     """A file of the catalogue before and after."""
     file, propose = PARTS[name]
@@ -538,7 +555,8 @@ def by_hand() -> Iterator[str]:
             f"official.yaml: wheels with CUDA for linux-aarch64 of torch {', '.join(missing)}, "
             "if there are any"
         )
-    yield "makers.yaml, gpus.yaml, paste.yaml: other makers, names of cards, what tools print"
+    yield "makers.yaml: its other makers than those of --checkout"
+    yield "gpus.yaml, paste.yaml: names of cards, what tools print"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -558,12 +576,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--check", action="store_true", help="end with exit code 1 where there is something new"
     )
+    parser.add_argument(
+        "--checkout",
+        action="append",
+        default=[],
+        type=checkout_of,
+        metavar="MAKER=FOLDER",
+        help="a clone of another maker's recipes: read makers.yaml's rows from it "
+        f"({', '.join(other_makers.MAKERS)}); without parts, nothing else is read",
+    )
     arguments = parser.parse_args(argv)
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"unknown part {min(unknown)!r}; known: {', '.join(PARTS)}")
     notes = Notes()
+    parts = arguments.parts
+    if not parts and not arguments.checkout:
+        parts = list(PARTS)
     try:
-        done = [refreshed(name, arguments.index, notes) for name in arguments.parts or PARTS]
+        done = [refreshed(name, arguments.index, notes) for name in parts]
+        if arguments.checkout:
+            done.append(refreshed_makers(dict(arguments.checkout), notes))
     except FarmError as error:
         print(f"refresh-catalogue: {error}", file=sys.stderr)
         return error.exit_code

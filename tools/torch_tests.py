@@ -61,7 +61,8 @@ def pytest_collection_modifyitems(items: "list[Any]") -> None:
     # Counted before anything is left out: the same tests are chosen in every process, also after a
     # crash.
     share, shares = rules["share"]
-    mine = items[:: rules["every"]][share::shares]
+    chosen = [item for item in items if any(fnmatchcase(item.nodeid, p) for p in rules["only"])]
+    mine = chosen[:: rules["every"]][share::shares]
     selected = [
         item for item in mine if not any(fnmatchcase(item.nodeid, p) for p in rules["skip"])
     ]
@@ -147,6 +148,7 @@ def run_share(python: str, tests: Path, task: Task, rules: "dict[str, Any]", out
     log = out / f"{task.name}.jsonl"
     log.unlink(missing_ok=True)
     own = {
+        "only": task.file.get("only", ["*"]),
         "every": task.file["every"],
         "share": (task.share, task.shares),
         "skip": list(rules["skip"]),

@@ -152,9 +152,18 @@ def without_variant(sm: int) -> str | None:
     if sm in catalog.architectures().armv8_0:
         return (
             "it sits beside Arm cores of Armv8.0, and the farm's wheels for Arm start at "
-            "Armv8.2 (armv8_2)"
+            f"Armv8.2 (armv8_2); {catalog.architectures().jetson.elsewhere}"
         )
     return None
+
+
+def jetson_note() -> str:
+    """Which builds of one's own run on Jetson boards, and who serves the others."""
+    jetson = catalog.architectures().jetson
+    return (
+        f"on Jetson boards they run from CUDA {jetson.cuda} on, with {jetson.system}; "
+        f"{jetson.elsewhere}"
+    )
 
 
 def begins(name: str) -> set[Sm]:
@@ -169,6 +178,8 @@ def families() -> dict[str, list[Sm]]:
     chips: dict[str, list[Sm]] = {}
     for sm, architecture in catalog.architectures().architectures.items():
         chips.setdefault(architecture.name.lower(), []).append(sm)
+    for sm, name in catalog.architectures().not_built.items():
+        chips.setdefault(name.lower(), []).append(sm)
     return chips
 
 

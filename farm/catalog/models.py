@@ -86,6 +86,8 @@ class Jetson(Model):
 class Architectures(Table):
     RECORDS = ("architectures",)
     architectures: dict[str, Architecture]
+    not_built: dict[str, str]
+    not_built_source: str
     tegra: list[int]
     tegra_source: str
     jetson: Jetson
@@ -316,6 +318,7 @@ class Feature(Facts):
     words: dict[str, str] = {}
     needs: list[str] = []
     untried: dict[PlatformName, str] = {}
+    lack: str | None = None
     official: dict[PlatformName, str]
     conda_forge: str | None = None
     spack: str | None = None
@@ -457,11 +460,34 @@ class WheelGlibc(Model):
     glibc: str = Field(pattern=VERSION)
 
 
-class CpuWheels(Model):
-    """The part of pytorch's index that has a wheel without CUDA of every release."""
+class CardDoubt(Model):
+    """Cards on which somebody reports an error with the wheels from a release on."""
 
-    flavour: str = Field(pattern=r"^[a-z0-9]{1,20}$")
+    sm: list[int]
+    since: str = Field(pattern=VERSION)
+    text: str
+
+
+class CpuPlatform(Model):
+    """A platform with wheels for the CPU alone.
+
+    `last` is the last release that has them, None where the newest has; `instead`: who builds newer
+    ones.
+    """
+
+    platform: str
+    index: Literal["pypi", "cpu"]
+    last: str | None = Field(pattern=VERSION)
     source: str
+    instead: str | None = None
+
+
+class CpuGlibc(Model):
+    """The oldest glibc of the wheels for the CPU from a release on."""
+
+    since: str = Field(pattern=VERSION)
+    platforms: list[str]
+    glibc: str = Field(pattern=VERSION)
 
 
 class OfficialWheels(Model):
@@ -471,7 +497,10 @@ class OfficialWheels(Model):
     glibc_source: str
     glibc: list[WheelGlibc]
     old_cpus: dict[str, str]
-    cpu: CpuWheels
+    doubts: list[CardDoubt]
+    cpu_wheels: list[CpuPlatform]
+    cpu_glibc_source: str
+    cpu_glibc: list[CpuGlibc]
     wheels: list[OfficialWheel]
 
 

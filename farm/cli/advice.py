@@ -1,11 +1,10 @@
 """What to say first about PyTorch on a card: that upstream's own wheel runs there, if it does."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from farm import catalog
 from farm.catalog import number
-from farm.plan.compat import official
+from farm.plan.compat import official, official_cpu
 from farm.plan.compat.official import Question
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
@@ -20,12 +19,14 @@ class Advice:
         cuda: Its CUDA; None: a wheel for CPUs.
         pip: The line that installs it.
         end: Upstream's announcement that later releases leave the cards out.
+        python: The Python that it is for; None: any of its own.
     """
 
     torch: str
     cuda: str | None
     pip: str
     end: str | None
+    python: str | None = None
 
     @property
     def text(self) -> str:
@@ -39,44 +40,30 @@ def advice(question: Question) -> Advice | None:
     """Find the wheel of PyTorch that runs on the cards without a restriction.
 
     Args:
-        question: The cards and what is known of the machine.
+        question: The cards, if any, and what is known of the machine.
 
     Returns:
         The newest one; None where there is none, or where something of it does not work there.
     """
-    if not question.sms or question.platform not in official.PLATFORMS:
+    if question.cpu in catalog.official().old_cpus:
         return None
+    if not question.sms:
+        return _for_cpus(question)
     answer = official.best(question)
-    old_cpu = catalog.official().old_cpus.get(question.cpu or "")
-    if not answer.runs or answer.wheel is None or answer.without or old_cpu:
+    if not answer.runs or answer.wheel is None or answer.without:
         return None
     ends = (official.end_of_support(sm) for sm in question.sms)
     end = next((row for row in ends if row), None)
     wheel = answer.wheel
-    return Advice(wheel.torch, wheel.cuda, wheel.pip, end.text if end else None)
+    return Advice(wheel.torch, wheel.cuda, wheel.pip, end.text if end else None, question.python)
 
 
-def cpu_advice(platform: str, pythons: Collection[str], cpu: str | None) -> Advice | None:
-    """Find PyTorch's own wheel for a machine without a GPU.
-
-    Args:
-        platform: Its system and machine, such as `linux-x86_64`.
-        pythons: The Pythons that it has, such as `py311`.
-        cpu: The highest level of its CPU; None: not known.
-
-    Returns:
-        The newest release with one of the Pythons; None where upstream publishes none, or does not
-        say that it runs on such a CPU.
-    """
-    official_wheels = catalog.official()
-    if platform not in official.PLATFORMS or cpu is None or cpu in official_wheels.old_cpus:
+def _for_cpus(question: Question) -> Advice | None:
+    """The same for a machine without a GPU; upstream must say that it runs on such a CPU."""
+    answer = official_cpu.best(question)
+    if not answer.runs or answer.wheel is None or question.cpu is None:
         return None
-    index = f"{official.PYTORCH_INDEX}/{official_wheels.cpu.flavour}"
-    for release in sorted(catalog.torch_releases(), key=number, reverse=True):
-        rows = (row for row in official.rows(release) if row.platform == platform)
-        if any(not set(row.pythons or ()).isdisjoint(pythons) for row in rows):
-            return Advice(release, None, f"pip install torch=={release} --index-url {index}", None)
-    return None
+    return Advice(answer.wheel.torch, None, answer.wheel.pip, answer.newer, question.python)
 
 
 def advice_for(plan: Plan) -> Advice | None:
@@ -88,10 +75,7 @@ def advice_for(plan: Plan) -> Advice | None:
     if plan.package != "torch" or _has_own_options(plan):
         return None
     place = f"{plan.platform}-{variant.machine}"
-    if variant.sms:
-        answer = advice(Question(variant.sms, place, python=variant.python, cpu=variant.cpu))
-    else:
-        answer = cpu_advice(place, [variant.python], variant.cpu)
+    answer = advice(Question(variant.sms, place, python=variant.python, cpu=variant.cpu))
     if answer is None or number(answer.torch) < number(str(plan.options["torch"])):
         return None
     return answer

@@ -41,9 +41,9 @@ from farm.cli.selection import (
 from farm.index.layout import simple_root
 from farm.index.pins import install_words, root_and_group
 from farm.index.reader import open_reader
-from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.render import render
+from farm.plan.resolve import resolve
 from farm.run import run as runs
 from farm.run.backends import check_engine, engine_for, engine_kind
 from farm.run.bundle import bundle

@@ -35,9 +35,10 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     # that chip.
     fitting = chips & set(architectures)
     if len(chips) > 1 and not fitting:
+        in_order = sorted(chips, key=sm_number)
         raise UsageError(
-            f"{name!r} was sold with several chips: {', '.join(sorted(chips))}",
-            hint=f"give its SM, as `farm detect` on its machine says: {_either(sorted(chips))}",
+            f"{name!r} was sold with several chips: {', '.join(in_order)}",
+            hint=f"give its SM, as `farm detect` on its machine says: {_either(in_order)}",
         )
     return sm_number(min(fitting or chips))
 

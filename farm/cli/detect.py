@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from farm.catalog import number
 from farm.cli import show
-from farm.cli.advice import Advice, advice, cpu_advice
+from farm.cli.advice import Advice, advice
 from farm.cli.selection import project_of
 from farm.index.backends import open_store
 from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
 from farm.machine.host import Machine
 from farm.machine.readings import Readings, collect
-from farm.plan.compat import official
-from farm.plan.compat.official import Question
+from farm.plan.compat import official, official_cpu
+from farm.plan.compat.official import Answer, Question
+from farm.plan.compat.official_cpu import CpuAnswer
 from farm.plan.compat.stack import NUMBERS
 from farm.plan.recommend import FarmBuild, buildable_here
 from farm.plan.settings import Settings
@@ -29,12 +31,14 @@ class Detected:
         recommendation: The variant for it, and the published wheel of it.
         first: The sentence to begin with, and the line to copy.
         elsewhere: Wheels of others: the maker, what it is, the line that installs it.
+        newer: Why no newer wheel of PyTorch runs here.
     """
 
     readings: Readings
     recommendation: Recommendation
     first: tuple[str, str] | None
     elsewhere: tuple[tuple[str, str, str], ...]
+    newer: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
@@ -43,6 +47,7 @@ class Detected:
             name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()
         }
         document["first"] = {"text": self.first[0], "line": self.first[1]} if self.first else None
+        document["newer"] = self.newer
         document["elsewhere"] = [
             {"maker": maker, "what": description, "install": install}
             for maker, description, install in self.elsewhere
@@ -89,36 +94,52 @@ def detect(
         recommendation=recommendation,
         first=_first(_upstream(question, readings), recommendation, builds),
         elsewhere=tuple(_other_makers(question)) if question else (),
+        newer=_why_not_newer(question) if question else None,
     )
 
 
 def _question(readings: Readings) -> Question | None:
-    """What to ask about PyTorch's own wheels; None where it publishes none for such a machine."""
-    machine = machine_of(readings)
-    place = f"{readings.os.system}-{readings.cpu.machine}"
-    if not machine.sms or place not in official.PLATFORMS:
+    """Everything that was read of a machine, as a question about PyTorch's own wheels.
+
+    Of several Pythons it is about the one with the newest wheel that runs there. None: the C
+    library is another one than theirs.
+    """
+    platform = readings.os.platform
+    if platform and platform.in_images and readings.os.libc is None:
         return None
+    machine = machine_of(readings)
     libc = (readings.os.libc or "").removeprefix("glibc ")
-    return Question(
+    question = Question(
         sms=machine.sms,
-        platform=place,
+        platform=f"{readings.os.system}-{readings.cpu.machine}",
         driver=machine.driver,
         glibc=libc if NUMBERS.fullmatch(libc) else None,
         cpu=machine.cpus[0] if machine.cpus else None,
     )
+    releases = []
+    for python in machine.pythons:
+        answer = _best(replace(question, python=python))
+        if answer.runs and answer.wheel:
+            releases.append((number(answer.wheel.torch), python))
+    newest = max((release for release, _ in releases), default=None)
+    # The Pythons are in the order of preference: of those with the newest release the first counts.
+    best = [python for release, python in releases if release == newest]
+    return replace(question, python=next(iter(best or machine.pythons), None))
+
+
+def _best(question: Question) -> Answer | CpuAnswer:
+    """The best wheel of PyTorch for the cards of a question; for its CPU where it has none."""
+    return official.best(question) if question.sms else official_cpu.best(question)
 
 
 def _upstream(question: Question | None, readings: Readings) -> Advice | None:
-    """PyTorch's own wheel for a machine; of one whose GPUs are no NVIDIA cards, that for CPUs."""
-    if question:
-        return advice(question)
-    if readings.gpus:
+    """PyTorch's own wheel for a machine; of one without a GPU, that for CPUs."""
+    if question is None:
         return None
-    cpus = machine_of(readings).cpus
-    place = f"{readings.os.system}-{readings.cpu.machine}"
-    return cpu_advice(
-        place, [python.name for python in readings.pythons], cpus[0] if cpus else None
-    )
+    cards_left_out = readings.gpus or readings.unclaimed_gpus
+    if not question.sms and cards_left_out:
+        return None
+    return advice(question)
 
 
 def _first(
@@ -127,8 +148,9 @@ def _first(
     """What to say first: the wheel of PyTorch, else one of the index, else a build and its cost."""
     if upstream:
         flavour = f"CUDA {upstream.cuda}" if upstream.cuda else "for CPUs"
+        python = f", Python 3.{upstream.python[3:]}" if upstream.python else ""
         end = f" ({upstream.end})" if upstream.end else ""
-        text = f"PyTorch's own wheel runs here: torch {upstream.torch}, {flavour}{end}"
+        text = f"PyTorch's own wheel runs here: torch {upstream.torch}, {flavour}{python}{end}"
         return text, upstream.pip
     if recommendation.pip:
         return "a wheel of the index is for this machine", recommendation.pip
@@ -153,20 +175,37 @@ def _builds(project: Path, readings: Readings) -> tuple[list[FarmBuild], str | N
     return [], None
 
 
+def _why_not_newer(question: Question) -> str | None:
+    """Why a newer wheel of PyTorch than the best one does not run here."""
+    answer = _best(question)
+    if isinstance(answer, CpuAnswer):
+        return answer.newer
+    if answer.runs and answer.wheel:
+        return official.why_not_newer(question, answer.wheel)
+    return answer.problem
+
+
 def _other_makers(question: Question) -> Iterator[tuple[str, str, str]]:
-    """Who else has a wheel for the cards, as `farm why --official` says: the maker, what it is, its
+    """Who has a wheel for the machine, as `farm why --official` says: the maker, what it is, its
     install line.
     """
-    answer = official.best(question)
+    answer = _best(question)
+    without = () if isinstance(answer, CpuAnswer) else answer.without
     if answer.runs and answer.wheel:
-        without = "".join(f", without {text.partition(':')[0]}" for text in answer.without)
-        description = f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}{without}"
-        yield "PyTorch's own", description, answer.wheel.pip
-    if answer.runs and not answer.without:
+        lacks = "".join(f", without {text.partition(':')[0]}" for text in without)
+        but = "".join(f"; {text}" for text in answer.but)
+        yield "PyTorch's own", f"{_release(answer)}{lacks}{but}", answer.wheel.pip
+    if not question.sms or (answer.runs and not without):
         return
     for row in official.others(question):
         description = f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}"
         yield row.maker, description, official.install(row, question)
+
+
+def _release(answer: Answer | CpuAnswer) -> str:
+    if isinstance(answer, Answer) and answer.wheel:
+        return f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}"
+    return f"torch {answer.wheel.torch}, for CPUs" if answer.wheel else ""
 
 
 def _print(detected: Detected) -> None:
@@ -192,6 +231,8 @@ def _print(detected: Detected) -> None:
             show.prose(f"{kind}: {words}")
             if command:  # on a line of its own, to be copied
                 show.say(f"  farm submit {options}")
+    if detected.newer:
+        show.prose(f"newer ones of PyTorch: {detected.newer}")
     for maker, description, install in detected.elsewhere:
         show.prose(f"{maker}: {description}")
         show.say(f"  {install}")

@@ -10,11 +10,11 @@ from farm.cli import show
 from farm.machine.detect import choose
 from farm.machine.doctor import BuildMachine, check_project, run_checks
 from farm.machine.readings import OTHER, Readings, collect
-from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import Build, load_matrix
 from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _plan(args: argparse.Namespace, project: Path, readings: Readings) -> Plan |
         package = own_build.package if own_build else args.package or "torch"
         return resolve(
             project,
-            Selectors(variant, package, platform=system, channel=args.channel, options=options),
+            BuildRequest(variant, package, platform=system, channel=args.channel, options=options),
         )
     except FarmError:
         if args.variant or args.package or args.cuda or args.channel:

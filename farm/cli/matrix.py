@@ -10,9 +10,9 @@ from farm.base.errors import UsageError
 from farm.base.project import find_project
 from farm.cli import show
 from farm.cli.selection import selectors_of, workspace_of
-from farm.plan.build import resolve
 from farm.plan.matrix import Build, Channel, load_matrix, workflow_matrix
 from farm.plan.recipe import recipe
+from farm.plan.resolve import resolve
 from farm.plan.settings import load_github
 
 
@@ -63,12 +63,12 @@ def _missing(args: argparse.Namespace, builds: list[Build]) -> list[Build]:
     missing = []
     for build in builds:
         build_values = {"variant": build.alias, "channel": build.channel, "cuda": None, "words": ()}
-        selectors = selectors_of(
+        request = selectors_of(
             argparse.Namespace(**{**vars(args), **build_values}),
             workspace.project,
             workspace.settings,
         )
-        if find_published(workspace, resolve(workspace.project, selectors)) is None:
+        if find_published(workspace, resolve(workspace.project, request)) is None:
             missing.append(build)
     return missing
 

@@ -15,7 +15,7 @@ from farm.base.project import find_project
 from farm.catalog import gpus, paste
 from farm.catalog.gpus import is_integrated
 from farm.catalog.paste import Pasted, PastedCard
-from farm.cli import show
+from farm.cli import official_cpu, show
 from farm.cli.cards import sm_of
 from farm.plan.compat import official
 from farm.plan.compat.official import Answer, Maker, Question
@@ -110,7 +110,12 @@ def run_official(args: argparse.Namespace) -> int:
         0 if a wheel of PyTorch runs on the cards, 3 if none does, 2 if that is not known.
     """
     _refuse_options(args)
-    answer = answer_of(_request(args), find_project(args.project or Path.cwd()))
+    pasted = paste.read(sys.stdin.read(MAX_PASTE)) if args.gpu == ["-"] else None
+    project = find_project(args.project or Path.cwd())
+    if official_cpu.is_asked(args, pasted):
+        question = official_cpu.question_of(args, pasted, platform=_platform(args, pasted))
+        return official_cpu.answer(args, question, pasted, project)
+    answer = answer_of(_request(args, pasted), project)
     if args.json:
         show.json_document(answer.to_json())
     else:
@@ -134,10 +139,7 @@ def answer_of(request: Request, project: Path) -> OfficialAnswer:
         builds_driver = _drivers_for(later, question.sms)
         builds = later if builds_driver else []
     if not builds and any(is_integrated(sm) for sm in question.sms):
-        jetson = catalog.architectures().jetson
-        no_build = no_build or (
-            f"on Jetson boards they run from CUDA {jetson.cuda} on, with {jetson.system}"
-        )
+        no_build = no_build or gpus.jetson_note()
     return OfficialAnswer(
         request=request,
         answer=official.best(question),
@@ -174,29 +176,23 @@ def _drivers_for(builds: Sequence[FarmBuild], sms: Sequence[int]) -> str | None:
 # --- the request ---
 
 
-def _request(args: argparse.Namespace) -> Request:
+def _request(args: argparse.Namespace, pasted: Pasted | None) -> Request:
     """The question that the arguments, and a pasted text, ask."""
-    pasted = None
-    if args.gpu == ["-"]:
-        pasted = paste.read(sys.stdin.read(MAX_PASTE))
-        if not pasted.cards:
-            hint = "nvidia-smi -L | farm why --official --gpu -"
-            problem = pasted.problem or "no card is named in the text on standard input"
-            raise UsageError(problem, hint=hint)
-    elif not args.gpu:
+    if pasted and not pasted.cards:
+        hint = "nvidia-smi -L | farm why --official --gpu -"
+        problem = pasted.problem or "no card is named in the text on standard input"
+        raise UsageError(problem, hint=hint)
+    if not args.gpu:
         raise UsageError(
-            "--official asks about a card: name it with --gpu",
-            hint="an example: --gpu 'GTX 1080 Ti'",
+            "--official asks about a card or a CPU: name it with --gpu or --cpu",
+            hint="an example: --gpu 'GTX 1080 Ti', or --cpu avx",
         )
     variant = Variant.parse(args.variant) if args.variant else None
     torch, cuda = _versions(args.torch, args.cuda)
     python = _python(args.python) or (variant.python if variant else None)
-    platform = args.platform
-    if pasted and pasted.platform and "--platform" not in _option_names(args.words):
-        platform = pasted.platform
     request = request_of(
         pasted.cards if pasted else [PastedCard(name) for name in args.gpu],
-        platform,
+        _platform(args, pasted),
         driver=args.driver or (pasted.driver if pasted else None),
         python=python or (_python_of_paste(pasted) if pasted else None),
         glibc=parse_glibc(args.glibc) if args.glibc else (pasted.glibc if pasted else None),
@@ -211,6 +207,13 @@ def _request(args: argparse.Namespace) -> Request:
         pasted=pasted,
         notes=(*(pasted.notes if pasted else ()), *request.notes),
     )
+
+
+def _platform(args: argparse.Namespace, pasted: Pasted | None) -> str:
+    """The system that was asked about: that of a pasted text unless --platform is given."""
+    if pasted and pasted.platform and "--platform" not in _option_names(args.words):
+        return pasted.platform
+    return str(args.platform)
 
 
 def _option_names(words: Sequence[str]) -> set[str]:

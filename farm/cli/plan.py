@@ -16,16 +16,16 @@ from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build
 from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
-from farm.plan.build import judge, resolve
+from farm.plan.build_variables import feature_rows
 from farm.plan.compat import official
-from farm.plan.environment import feature_rows
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
 from farm.plan.platforms.base import platform
 from farm.plan.recipe import Recipe, recipe
 from farm.plan.recommend import Machine, buildable_here
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import check_request, resolve
 from farm.plan.settings import Settings
 from farm.platforms.facts import DEFAULT, facts
 from farm.run.workspace import Watcher, Workspace, journal_path, open_journal
@@ -66,20 +66,20 @@ def run_plan(args: argparse.Namespace) -> int:
     builds = list(each_build(args, project))
     if len(builds) > 1:
         return _run_plans(args, project, settings, builds)
-    selectors = selectors_of(builds[0], project, settings)
+    request = selectors_of(builds[0], project, settings)
     if args.json:
-        print(resolve(project, selectors).to_json(), end="")
+        print(resolve(project, request).to_json(), end="")
     else:
-        _print(report_of(project, settings, selectors), complete=complete)
+        _print(report_of(project, settings, request), complete=complete)
     return 0
 
 
-def report_of(project: Path, settings: Settings, selectors: Selectors) -> PlanReport:
+def report_of(project: Path, settings: Settings, request: BuildRequest) -> PlanReport:
     """Resolve a request and collect what there is to say of its plan."""
-    plan = resolve(project, selectors)
+    plan = resolve(project, request)
     evidence = load_evidence(project)
     tests = [(label, f"{text} ({source})") for label, text, source in evidence.rows(plan)]
-    warnings = [(reason.severity, reason.text) for reason in judge(project, selectors).rules]
+    warnings = [(reason.severity, reason.text) for reason in check_request(project, request).rules]
     choices = _choices(plan)
     return PlanReport(
         plan=plan,

@@ -13,12 +13,12 @@ from farm.base import resources
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.project import JOURNAL, find_project
 from farm.cli import show
-from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.options import FILE, Choice, from_arguments, from_environment, from_file
 from farm.plan.recipe import use_project
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
 from farm.run.journal import Journal, Run
@@ -70,7 +70,7 @@ def journal_with_a_run(args: argparse.Namespace) -> Iterator[Journal]:
         yield journal
 
 
-def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) -> Selectors:
+def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) -> BuildRequest:
     """Overrides by rank: the file, then the environment, then the command line.
 
     In the place of a variant may stand an alias of the matrix: it names the package, channel and
@@ -88,8 +88,8 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
         build = load_matrix(project).by_alias(args.variant, args.channel)
         if build.cuda and args.cuda is None:
             options["cuda"] = Choice(build.cuda, f"alias {args.variant}")
-        return Selectors(build.variant, build.package, build.platform, build.channel, options)
-    return Selectors(
+        return BuildRequest(build.variant, build.package, build.platform, build.channel, options)
+    return BuildRequest(
         variant=Variant.parse(args.variant),
         package=args.package or _package_of(getattr(args, "wheel", None)),
         platform=args.platform,

@@ -11,14 +11,14 @@ from farm.cli.arguments import SWITCHES, switch
 from farm.cli.cards import example, sm_of
 from farm.cli.official import print_builds, run_official
 from farm.cli.selection import project_of, selectors_of
-from farm.plan.build import judge, resolve
 from farm.plan.compat.compilers import parse_msvc
 from farm.plan.compat.stack import parse_driver, parse_gcc
 from farm.plan.evidence import load_evidence
 from farm.plan.file import Plan
 from farm.plan.platforms.base import platform
 from farm.plan.recommend import FarmBuild, Machine, buildable_here
-from farm.plan.selectors import Judgement, Selectors
+from farm.plan.request import BuildRequest, Verdict
+from farm.plan.resolve import check_request, resolve
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
 
@@ -41,7 +41,7 @@ class Explanation:
         instead: Builds for the same cards and CPU, where this one cannot be built.
     """
 
-    verdict: Judgement
+    verdict: Verdict
     platform: str
     alternatives: tuple[str, ...]
     plan: Plan | None
@@ -53,7 +53,7 @@ class Explanation:
         """The document of `--json`."""
         return {
             "buildable": self.verdict.buildable,
-            "reasons": [reason.to_json() for reason in self.verdict.advised()],
+            "reasons": [reason.to_json() for reason in self.verdict.reasons_with_nearest()],
             "nearest": next(iter(self.alternatives), None),
             "alternatives": list(self.alternatives),
             "evidence": [
@@ -66,7 +66,7 @@ class Explanation:
     @property
     def headline(self) -> str:
         """Whether it can be built, in one sentence."""
-        reasons = self.verdict.advised()
+        reasons = self.verdict.reasons_with_nearest()
         can = "cannot be built"
         if self.verdict.buildable:
             can = "can be built"
@@ -113,23 +113,23 @@ def _require_variant(args: argparse.Namespace) -> None:
 def explain(args: argparse.Namespace) -> Explanation:
     """Ask the rules about the combination that the arguments name."""
     project, settings = project_of(args)
-    selectors = selectors_of(args, project, settings)
-    verdict = judge(project, selectors, questions(args, selectors.variant))
+    request = selectors_of(args, project, settings)
+    verdict = check_request(project, request, questions(args, request.variant))
     alternatives = verdict.alternatives()
     # Another channel than a plan takes by itself has to be named.
-    if verdict.buildable and verdict.channel != judge(project, selectors).channel:
+    if verdict.buildable and verdict.channel != check_request(project, request).channel:
         alternatives = [f"--channel {verdict.channel}"]
     plan = None
     if verdict.complete:
-        plan = resolve(project, replace(selectors, channel=verdict.channel))
+        plan = resolve(project, replace(request, channel=verdict.channel))
     return Explanation(
         verdict=verdict,
-        platform=selectors.platform,
+        platform=request.platform,
         alternatives=tuple(alternatives),
         plan=plan,
         evidence=tuple(load_evidence(project).rows(plan)) if plan else (),
         not_pinned=tuple(platform(plan.platform).floating(plan)) if plan else (),
-        instead=() if verdict.buildable else tuple(_instead(args, project, selectors)),
+        instead=() if verdict.buildable else tuple(_instead(args, project, request)),
     )
 
 
@@ -137,7 +137,7 @@ def _print(explanation: Explanation, *, verbose: bool) -> None:
     """Print an explanation for a person."""
     verdict = explanation.verdict
     show.say(explanation.headline)
-    for reason in verdict.advised():
+    for reason in verdict.reasons_with_nearest():
         instead = f" (instead: {reason.nearest})" if reason.nearest else ""
         show.prose(f"  {reason.severity}: {reason.text}{instead}")
         if verbose:
@@ -158,16 +158,16 @@ def _print(explanation: Explanation, *, verbose: bool) -> None:
         print_builds(explanation.instead, None)
 
 
-def _instead(args: argparse.Namespace, project: Path, selectors: Selectors) -> list[FarmBuild]:
+def _instead(args: argparse.Namespace, project: Path, request: BuildRequest) -> list[FarmBuild]:
     """Builds of torch for the same cards and CPU, which can be planned."""
-    variant = selectors.variant
-    if selectors.package != "torch" or not variant.sms:
+    variant = request.variant
+    if request.package != "torch" or not variant.sms:
         return []
     sms = variant.sms
     if args.gpu:
         sms = (sm_of(args.gpu[0], variant.architectures),)
     machine = Machine(
-        sms, (variant.cpu,), selectors.platform, (variant.python,), args.driver, together=True
+        sms, (variant.cpu,), request.platform, (variant.python,), args.driver, together=True
     )
     return buildable_here(project, machine)
 

@@ -1,20 +1,22 @@
 """What a user types to install a wheel of this index, so that no other index can answer for it.
 
-pip has no order of indexes: with `--extra-index-url` a package of the same name and a higher
-version elsewhere wins. So there is one index, where the group has all that the wheel needs; else
-each wheel of the group is named by its address and its hash, and only names that the group does not
-have are left to the installer's own index.
+pip has no order of indexes: a package of the same name and a higher version wins in whatever index
+the user's environment or configuration names beside this one, and uv asks those first. So each
+wheel that is needed of the group is named by its address and its hash, and only names that the
+group does not have are left to the installer's own indexes.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from packaging.markers import InvalidMarker, UndefinedEnvironmentName, default_environment
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from farm.base.requirement import python_of, read_requirement, serves
 from farm.index.layout import json_key, metadata_key, simple_root, wheel_key
@@ -35,23 +37,26 @@ class Pins:
         wheels: the wheel and those of its group that it needs, itself first.
         elsewhere: names that it needs and that the group does not have.
         unmet: requirements that no wheel of the group meets although the group has the name.
+        others: the newest wheels of those names.
     """
 
     wheels: tuple[File, ...]
     elsewhere: tuple[str, ...]
     unmet: tuple[str, ...]
+    others: tuple[File, ...]
 
 
 def pins_of(read: Read, group: str, filename: str) -> Pins | None:
     """The wheel with all that it needs from its group; None: the group does not list it."""
     name = parse_wheel_filename(filename)[0]
-    page = {file.filename: file for file in _files(read, group, name)}
+    page = _files(read, group, name)
     if filename not in page:
         return None
     environment = _environment(filename)
     wheels = {str(name): page[filename]}
     elsewhere = set()
     unmet = set()
+    other_versions: dict[str, File] = {}
     waiting = _requirements(read, filename, environment, extras=())
     while waiting:
         requirement = waiting.pop()
@@ -62,13 +67,19 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
         if not files:
             elsewhere.add(str(needed))
             continue
-        match = _newest(files, requirement, filename)
+        match = _newest(files.values(), requirement, filename)
         if match is None:
             unmet.add(str(requirement))
+            other_versions[needed] = max(files.values(), key=_version)
             continue
         wheels[needed] = match
         waiting += _requirements(read, match.filename, environment, extras=requirement.extras)
-    return Pins(tuple(wheels.values()), tuple(sorted(elsewhere)), tuple(sorted(unmet)))
+    return Pins(
+        wheels=tuple(wheels.values()),
+        elsewhere=tuple(sorted(elsewhere)),
+        unmet=tuple(sorted(unmet)),
+        others=tuple(other_versions[name] for name in sorted(other_versions)),
+    )
 
 
 def install_words(read: Read, root: str, group: str, filename: str) -> tuple[str, ...]:
@@ -81,15 +92,16 @@ def install_words(read: Read, root: str, group: str, filename: str) -> tuple[str
         filename: the wheel.
 
     Returns:
-        The requirement and the group as the only index, where the group has all that is needed or
-        should have it; else the address of each wheel of the group, with its sha256.
+        The address of each wheel of the group that is needed, with its sha256. Where none of the
+        group meets a requirement, that of another version: the installer then refuses it, and takes
+        none of another index. Where the group does not list the wheel, a requirement and the group
+        as the index.
     """
-    name, version, _, _ = parse_wheel_filename(filename)
-    only_index = (f"{name}=={version}", "--index-url", f"{root}{simple_root(group)}")
     pins = pins_of(read, group, filename)
-    if pins is None or pins.unmet or not pins.elsewhere:
-        return only_index
-    return tuple(address(root, file) for file in pins.wheels)
+    if pins is None:
+        name, version, _, _ = parse_wheel_filename(filename)
+        return (f"{name}=={version}", "--index-url", f"{root}{simple_root(group)}")
+    return tuple(address(root, file) for file in (*pins.wheels, *pins.others))
 
 
 def address(root: str, file: File) -> str:
@@ -110,10 +122,17 @@ def root_and_group(index_url: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def _files(read: Read, group: str, name: str) -> tuple[File, ...]:
+def _files(read: Read, group: str, name: str) -> Mapping[str, File]:
+    """The wheels of a project in a group by their names."""
     key = json_key(group, canonicalize_name(name))
     page = read(key)
-    return parse_page(page, key).files if page else ()
+    return _parsed(page, key) if page else {}
+
+
+@lru_cache(maxsize=64)
+def _parsed(page: bytes, key: str) -> Mapping[str, File]:
+    """The files of a page, which is asked for once for each of its wheels."""
+    return parse_page(page, key).entries
 
 
 def _requirements(
@@ -161,6 +180,10 @@ def _environment(filename: str) -> dict[str, str]:
             if system.fits(tag.platform, machine):
                 environment["platform_machine"] = system.marker_machines.get(machine, machine)
     return environment
+
+
+def _version(file: File) -> Version:
+    return parse_wheel_filename(file.filename)[1]
 
 
 def _newest(files: Iterable[File], requirement: Requirement, beside: str) -> File | None:

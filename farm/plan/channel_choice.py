@@ -8,6 +8,7 @@ the variant; and last the order of `ci/matrix.yaml`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +16,44 @@ from farm.base.errors import UsageError
 from farm.catalog import number
 from farm.plan.evidence import load_evidence
 from farm.plan.matrix import Channel, load_matrix
-from farm.plan.selectors import Candidate, Judgement, Selectors, candidate, changed, judgement
+from farm.plan.request import (
+    BuildRequest,
+    ResolvedRequest,
+    Verdict,
+    changed,
+    resolve_options,
+    verdict_on,
+)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ChannelResult:
     """A request with the options that one channel gives it, and what stands against it."""
 
-    candidate: Candidate
-    judgement: Judgement
+    resolved: ResolvedRequest
+    verdict: Verdict
 
     @property
     def channel(self) -> Channel:
-        return self.candidate.channel
+        return self.resolved.channel
 
     @property
     def warnings(self) -> frozenset[str]:
         """The rules that warn of it."""
-        rules = self.judgement.rules
+        rules = self.verdict.rules
         return frozenset(reason.rule for reason in rules if reason.severity == "warning")
 
     @property
     def offered(self) -> bool:
         """True if the channel lists the variant; else it can build it all the same."""
-        selectors = self.candidate.selectors
-        package = self.candidate.package
-        return bool(self.channel.cudas(package, selectors.variant, selectors.platform))
+        request = self.resolved.request
+        package = self.resolved.package
+        return bool(self.channel.cudas(package, request.variant, request.platform))
 
 
 def best_channel(
-    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None = None
-) -> Verdict:
+    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None = None
+) -> ChannelResult:
     """Resolve a request in the channel that was asked for, else in the best one.
 
     Where no channel can build it, the one with the least against it stands for the answer: what a
@@ -53,98 +61,118 @@ def best_channel(
 
     Args:
         project: The folder that holds `ci/`.
-        selectors: The request.
+        request: The request.
         fields: Further fields of the stack, such as a driver.
 
     Raises:
         UsageError: A name or value is unknown, or a configuration file is wrong.
     """
-    first = _verdict(project, selectors, fields)
-    if selectors.channel:
-        return _with_alternatives(project, selectors, fields, first)
-    alternatives = _others(project, selectors, fields, first)
-    able = [verdict for verdict in (first, *alternatives) if verdict.judgement.complete]
+    first = _try(project, request, fields)
+    if request.channel:
+        return _with_alternatives(project, request, fields, first)
+    alternatives = _others(project, request, fields, first)
+    able = [result for result in (first, *alternatives) if result.verdict.complete]
     if not able:
         # A stable order: of equals the first stays.
-        least = min((first, *alternatives), key=lambda verdict: verdict.judgement.obstacles)
-        return _with_alternatives(project, selectors, fields, least)
-    preferred = _preferred(project, selectors, able)
+        least = min((first, *alternatives), key=lambda result: result.verdict.obstacles)
+        return _with_alternatives(project, request, fields, least)
+    preferred = _preferred(project, request, able)
     origin = "default" if preferred.offered else "it fits"
-    return replace(preferred, candidate=replace(preferred.candidate, channel_origin=origin))
+    return replace(preferred, resolved=replace(preferred.resolved, channel_origin=origin))
 
 
-def _verdict(
+def _try(
     project: Path,
-    selectors: Selectors,
+    request: BuildRequest,
     fields: Mapping[str, Any] | None,
     channel: str | None = None,
-) -> Verdict:
-    resolved = candidate(project, selectors, fields, channel)
-    return Verdict(resolved, judgement(resolved))
+) -> ChannelResult:
+    resolved = resolve_options(project, request, fields, channel)
+    return ChannelResult(resolved, verdict_on(resolved))
 
 
 def _others(
-    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, first: Verdict
-) -> list[Verdict]:
+    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, first: ChannelResult
+) -> list[ChannelResult]:
     """The request in every other channel that builds the package, in the order of the file."""
-    cuda = selectors.options.get("cuda", (None,))[0]
+    cuda = request.options.get("cuda", (None,))[0]
     channels = [
         channel
         for channel in load_matrix(project).channels.values()
         if channel.name != first.channel.name
-        and first.candidate.package in channel.packages
-        and selectors.platform in channel.platforms
+        and first.resolved.package in channel.packages
+        and request.platform in channel.platforms
     ]
     channels.sort(key=lambda channel: cuda not in channel.cuda)
-    verdicts = []
+    results = []
     for channel in channels:
         try:
-            verdicts.append(_verdict(project, selectors, fields, channel.name))
+            results.append(_try(project, request, fields, channel.name))
         except UsageError:  # an option that was asked for means nothing to its recipe
             continue
-    return verdicts
+    return results
 
 
 def _with_alternatives(
-    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, verdict: Verdict
-) -> Verdict:
-    """Name what can be planned instead of a build that its channel lacks something for."""
-    if verdict.judgement.complete or not verdict.judgement.offer:
-        return verdict
-    free = replace(selectors, channel=None)
+    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, result: ChannelResult
+) -> ChannelResult:
+    """Name what can be planned instead of a build that cannot be."""
+    if result.verdict.complete:
+        return result
+    if not result.verdict.offer:
+        # The rules know what goes together, not what the channels have sources of.
+        follows = partial(_is_followed_by_a_plan, project, request, fields)
+        return replace(result, verdict=replace(result.verdict, can_be_planned=follows))
+    free = replace(request, channel=None)
     able = [
         alternative
-        for alternative in _others(project, free, fields, verdict)
-        if alternative.judgement.complete
+        for alternative in _others(project, free, fields, result)
+        if alternative.verdict.complete
     ]
     texts = [f"--channel {_preferred(project, free, able).channel.name}"] if able else []
-    texts += [reason.nearest for reason in verdict.judgement.offer if reason.nearest]
-    plannable = [text for text in texts if _can_be_planned(project, selectors, fields, text)]
-    if not plannable and selectors.channel:
+    texts += [reason.nearest for reason in result.verdict.offer if reason.nearest]
+    plannable = [text for text in texts if _can_be_planned(project, request, fields, text)]
+    if not plannable and request.channel:
         nearest = best_channel(project, free, fields)
         texts = [
-            f"--channel {nearest.channel.name} {text}" for text in nearest.judgement.alternatives()
+            f"--channel {nearest.channel.name} {text}" for text in nearest.verdict.alternatives()
         ]
-        plannable = [text for text in texts if _can_be_planned(project, selectors, fields, text)]
+        plannable = [text for text in texts if _can_be_planned(project, request, fields, text)]
     # What a reason alone would propose may be refused for another reason.
     offer = [
         reason if reason.nearest in plannable else replace(reason, nearest=None)
-        for reason in verdict.judgement.offer
+        for reason in result.verdict.offer
     ]
-    revised = replace(verdict.judgement, offer=offer, instead=tuple(plannable))
-    return replace(verdict, judgement=revised)
+    revised = replace(result.verdict, offer=offer, instead=tuple(plannable))
+    return replace(result, verdict=revised)
 
 
 def _can_be_planned(
-    project: Path, selectors: Selectors, fields: Mapping[str, Any] | None, text: str
+    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, text: str
 ) -> bool:
     try:
-        return _verdict(project, changed(selectors, text), fields).judgement.complete
+        return _try(project, changed(request, text), fields).verdict.complete
     except UsageError:
         return False
 
 
-def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verdict:
+def _is_followed_by_a_plan(
+    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, text: str
+) -> bool:
+    """True if some channel plans the request with the options of a text.
+
+    A text that changes more than options, such as the driver, is about a question, not a plan.
+    """
+    if "," in text or not text.startswith("--"):
+        return True
+    try:
+        followed = best_channel(project, changed(request, text), fields)
+    except UsageError:
+        return False
+    return followed.verdict.complete
+
+
+def _preferred(project: Path, request: BuildRequest, able: list[ChannelResult]) -> ChannelResult:
     """The first of the channels that can build a request, in the order of this module's text."""
     matrix = load_matrix(project)
     places = {name: place for place, name in enumerate(matrix.channels)}
@@ -152,24 +180,24 @@ def _preferred(project: Path, selectors: Selectors, able: list[Verdict]) -> Verd
     proved = {
         (wheel.channel, wheel.package)
         for wheel in load_evidence(project).wheels
-        if wheel.variant == str(selectors.variant) and wheel.platform == selectors.platform
+        if wheel.variant == str(request.variant) and wheel.platform == request.platform
     }
     # What the rules say of every one of them says nothing for or against one.
-    common = frozenset.intersection(*(verdict.warnings for verdict in able))
-    asked_cuda = selectors.options.get("cuda", (None,))[0]
+    common = frozenset.intersection(*(result.warnings for result in able))
+    asked_cuda = request.options.get("cuda", (None,))[0]
 
-    def rank(verdict: Verdict) -> tuple[Any, ...]:
-        channel = verdict.channel
-        stack = verdict.candidate.stack
+    def rank(result: ChannelResult) -> tuple[Any, ...]:
+        channel = result.channel
+        stack = result.resolved.stack
         release = number(stack.torch) if stack.torch else (0,)
         return (
             channel.name not in project_channels,
-            bool(verdict.warnings - common),
-            not verdict.offered,
+            bool(result.warnings - common),
+            not result.offered,
             asked_cuda is not None and asked_cuda not in channel.cuda,
             tuple(-part for part in release),
             stack.torch != channel.text.options.get("torch"),
-            (channel.name, verdict.candidate.package) not in proved,
+            (channel.name, result.resolved.package) not in proved,
             places[channel.name],
         )
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from farm import catalog
 from farm.base.errors import FarmError
 from farm.catalog.gpus import sass_runs
-from farm.plan.build import judge, resolve
-from farm.plan.environment import absent_features
+from farm.plan.build_variables import absent_features
 from farm.plan.evidence import Evidence, ProvedWheel, load_evidence
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.options import OPTIONS, Choice
 from farm.plan.recipe import recipe
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import check_request, resolve
 from farm.plan.variant import PYTHONS, Variant
 from farm.platforms.facts import DEFAULT
 
@@ -177,14 +177,14 @@ def _planned(
     project: Path, machine: Machine, channel: str, variant: Variant, proof: ProvedWheel | None
 ) -> FarmBuild | None:
     """The build, where a plan can be made of it and the driver runs it."""
-    selectors = Selectors(variant, platform=machine.platform, channel=channel)
+    request = BuildRequest(variant, platform=machine.platform, channel=channel)
     without_code = _lost(variant, machine.sms)
     try:
         for sm in machine.sms:
             fields = {"gpu": sm} | ({"driver": machine.driver} if machine.driver else {})
-            if sm not in without_code and not judge(project, selectors, fields).complete:
+            if sm not in without_code and not check_request(project, request, fields).complete:
                 return None
-        plan = resolve(project, selectors)
+        plan = resolve(project, request)
         # What was proved may have other options than a plan of today has by default: then they are
         # in the words.
         extra = {
@@ -193,7 +193,7 @@ def _planned(
             if value is not None and plan.options.get(name) != value
         }
         if extra:
-            plan = resolve(project, replace(selectors, options=extra))
+            plan = resolve(project, replace(request, options=extra))
     except FarmError:
         return None
     words = [f"--variant {variant} --channel {channel}"]

@@ -14,7 +14,7 @@ from farm.index.backends import open_store
 from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.records import PREDICATE
 from farm.index.stores import Progress
-from farm.plan.environment import absent_features
+from farm.plan.build_variables import absent_features
 from farm.plan.file import Plan
 from farm.run.inputs import BuildInputs
 from farm.run.provenance import predicate

@@ -11,7 +11,7 @@ from packaging.version import Version
 from farm.base.errors import (
     BuildFailedError,
 )
-from farm.plan.environment import feature_text
+from farm.plan.build_variables import feature_text
 from farm.plan.file import Plan
 from farm.plan.recipe import folder
 from farm.run.build_job import the_wheel

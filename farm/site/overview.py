@@ -38,6 +38,8 @@ class Row(_Model):
         verified: The code that was verified, in words; empty if none was.
         without: What the official wheel has and it lacks.
         pip: The line that installs it; None where addresses are not known.
+        pip_for: What that line is for, where the group has the version for other Pythons or
+            systems, too.
     """
 
     project: str
@@ -48,6 +50,7 @@ class Row(_Model):
     verified: str
     without: str
     pip: str | None
+    pip_for: str
 
 
 class Build(_Model):
@@ -75,6 +78,7 @@ class ProjectSummary(_Model):
         name: Its name.
         newest: The version that pip takes; empty if all wheels are withdrawn.
         versions: How many versions there are.
+        releases: The versions without their local parts, newest first.
         wheels: How many wheels there are.
         verified: How many of them were verified.
         published: The day of the last publish.
@@ -85,6 +89,7 @@ class ProjectSummary(_Model):
     name: str
     newest: str
     versions: int
+    releases: tuple[str, ...]
     wheels: int
     verified: int
     published: str
@@ -156,6 +161,11 @@ def newest_version(wheels: Iterable[Wheel]) -> str:
     return str(max(releases or versions, default=""))
 
 
+def release_of(version: str) -> str:
+    """A version without its local part."""
+    return Version(version).public
+
+
 def _rank(project: str) -> tuple[bool, str]:
     return project != FIRST_PROJECT, project
 
@@ -173,6 +183,7 @@ def _summary(name: str, wheels: Sequence[Wheel]) -> ProjectSummary:
         name=name,
         newest=newest_version(wheels),
         versions=len({wheel.version for wheel in wheels}),
+        releases=tuple(dict.fromkeys(release_of(wheel.version) for wheel in wheels)),
         wheels=len(wheels),
         verified=sum(wheel.report is not None for wheel in wheels),
         published=max(wheel.uploaded for wheel in wheels)[:10],
@@ -220,7 +231,16 @@ def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[R
             verified=wheel.report.code if wheel.report else "",
             without=wheel.without,
             pip=pip,
+            pip_for=_python_of_line(wheel, wheels_of_group),
         )
+
+
+def _python_of_line(wheel: Wheel, wheels: Sequence[Wheel]) -> str:
+    """What the line of one wheel is for, where the group has the version for others, too."""
+    files_of_version = [file for file in wheels if file.version == wheel.version]
+    if len(files_of_version) == 1:
+        return ""
+    return " ".join(wheel.tags)
 
 
 def _first_for_pip(wheels: Sequence[Wheel]) -> Wheel:

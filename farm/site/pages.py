@@ -19,11 +19,11 @@ from farm import catalog
 from farm.base.errors import FarmError
 from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
-from farm.plan.compat import official
+from farm.plan.compat import official, official_cpu
 from farm.plan.evidence import Evidence
 from farm.plan.matrix import Channel
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
-from farm.site.overview import Overview, Words
+from farm.site.overview import Overview, Words, release_of
 from farm.site.wheels import STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -138,6 +138,7 @@ def data(overview: Overview, project: Path | None) -> dict[str, Any]:
     builds = own_builds(project, overview) if project else {}
     return (
         official.facts()
+        | {"cpu": official_cpu.facts()}
         | overview.model_dump(mode="json")
         | {"own": builds, "aliases": {"pytorch": "torch"}}
     )
@@ -182,7 +183,7 @@ def _standing(build: FarmBuild, overview: Overview) -> str:
     """How far a build was proved: by this index, and by the evidence that the farm comes with."""
     variant = build.variant
     for project, published in overview.builds_of(build.channel):
-        is_torch = project == "torch" and published.version.split("+")[0] == build.torch
+        is_torch = project == "torch" and release_of(published.version) == build.torch
         if is_torch and (published.group, published.python) == (variant.group, variant.python):
             in_index = f"{HERE}: {STATES[published.state]}"
             return f"{in_index}; {SHIPPED}: {build.proved}" if build.proved else in_index
@@ -238,19 +239,41 @@ def _proved(evidence: Evidence, channel: Channel, gpu: str) -> list[str]:
 # --- a project's page
 
 
+class Release(NamedTuple):
+    """The wheels of a release, whatever their local versions.
+
+    Attributes:
+        name: The version without its local part.
+        lines: Each version, with what its install lines are for and these lines.
+        wheels: Its files.
+    """
+
+    name: str
+    lines: list[tuple[str, list[tuple[str, str]]]]
+    wheels: list[Wheel]
+
+
 def project_page(name: str, wheels: Sequence[Wheel], words: Words) -> str:
     """All versions and files of a project, and the line that installs each version from each
     group.
     """
-    versions = []
-    for version, wheels_of_version in groupby(wheels, key=lambda wheel: wheel.version):
-        files = list(wheels_of_version)
-        versions.append((version, files, _install_lines(files, words)))
+    releases = []
+    for release, wheels_of_release in groupby(wheels, key=lambda wheel: release_of(wheel.version)):
+        files = list(wheels_of_release)
+        lines = []
+        for version, wheels_of_version in groupby(files, key=lambda wheel: wheel.version):
+            lines.append((version, _install_lines(list(wheels_of_version), words)))
+        releases.append(Release(release, lines, files))
     return (
         _environment()
         .get_template("project.html")
         .render(
-            name=name, versions=versions, count=len(wheels), place=wheel_place, record=record_key
+            name=name,
+            releases=releases,
+            count=len(wheels),
+            versions=len({wheel.version for wheel in wheels}),
+            place=wheel_place,
+            record=record_key,
         )
     )
 

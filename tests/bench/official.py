@@ -14,6 +14,8 @@ machine hardly changes; with more it is the wall. The operations are in `officia
 beside the official wheel and not beside this one lacks the tier, and nothing else.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import math
@@ -21,7 +23,10 @@ import os
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CHILD = Path(__file__).with_name("official_child.py")
 SLOW, MARGIN = 0.9, 1.05
@@ -42,7 +47,8 @@ class Child:
 
     def __init__(self, side: Side, threads: int, device: str) -> None:
         self.side = side
-        self.command = [str(side.python), str(CHILD), str(threads), device]
+        # absolute, but not resolved: the Python of an environment is a link
+        self.command = [str(side.python.absolute()), str(CHILD), str(threads), device]
         self.environment = os.environ | side.environment
         if device == "cpu":
             self.environment = self.environment | {"CUDA_VISIBLE_DEVICES": ""}
@@ -102,8 +108,10 @@ class Run:
         self.memory: dict[str, dict[str, int]] = {}
         self.groups: dict[str, list[str]] = {}
 
-    def measure(self, rounds: int, seconds: float, wanted: list[str]) -> None:
-        """All operations that the first side has, each by turns."""
+    def measure(
+        self, rounds: int, seconds: float, wanted: list[str], save: Callable[[Run], None]
+    ) -> None:
+        """All operations that the first side has, each by turns; saves after each group."""
         for child in self.children:
             self.errors[child.side.name].update(child.torch["errors"])
         for group, names in self.children[0].torch["groups"].items():
@@ -112,7 +120,9 @@ class Run:
             self.groups[group] = names
             for name in names:
                 self.take_turns(name, rounds, seconds)
+            save(self)
         self.memory = {child.side.name: child.finish() for child in self.children}
+        save(self)
 
     def take_turns(self, name: str, rounds: int, seconds: float) -> None:
         for _ in range(rounds):
@@ -236,15 +246,19 @@ def main() -> None:
     if args.tier:
         held = {"ATEN_CPU_CAPABILITY": args.tier}
         sides.append(Side(f"official, {args.tier}", args.official, held))
+    documents: dict[int, Row] = {}
+
+    def save(run: Run) -> None:
+        if args.json:
+            documents[run.threads] = run.document()
+            args.json.write_text(json.dumps(documents, indent=1) + "\n", encoding="utf-8")
+
     runs = []
     for threads in args.threads:
         run = Run(sides, threads, args.device)
-        run.measure(args.rounds, args.seconds, args.group)
+        run.measure(args.rounds, args.seconds, args.group, save)
         show(run)
         runs.append(run)
-        if args.json:
-            document = {each.threads: each.document() for each in runs}
-            args.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     versions = {child.torch["version"].partition("+")[0] for child in runs[0].children}
     if len(versions) > 1:
         print(f"these are different releases, so the ratios say little: {sorted(versions)}")

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from farm.base.text import json_lines
-from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import Build, load_matrix
 from farm.plan.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
@@ -26,7 +25,8 @@ from farm.plan.platforms.linux import JOB_SCRIPTS as LINUX_JOB_SCRIPTS
 from farm.plan.platforms.windows import JOB_SCRIPTS, SCRIPTS
 from farm.plan.platforms.windows import TOOLKIT_SCRIPTS as WINDOWS_TOOLKIT
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 
 HERE = Path(__file__).parent
@@ -50,40 +50,42 @@ BRANCHES = {
 SHOWN = ("FBGEMM", "MKLDNN", "NNPACK", "FLASH_ATTENTION", "MEM_EFF_ATTENTION", "MPS")
 
 
-def selectors(build: Build) -> Selectors:
+def selectors(build: Build) -> BuildRequest:
     options = {"cuda": (build.cuda, "--cuda")} if build.cuda else {}
-    return Selectors(build.variant, build.package, build.platform, build.channel, options)
+    return BuildRequest(build.variant, build.package, build.platform, build.channel, options)
 
 
-def by_alias(channel: str, alias: str) -> Selectors:
+def by_alias(channel: str, alias: str) -> BuildRequest:
     return next(
         selectors(build) for build in load_matrix(ROOT).builds(channel) if build.alias == alias
     )
 
 
-def windows(variant: str, channel: str, package: str = "torch") -> Selectors:
-    return Selectors(Variant.parse(variant), package, "windows", channel)
+def windows(variant: str, channel: str, package: str = "torch") -> BuildRequest:
+    return BuildRequest(Variant.parse(variant), package, "windows", channel)
 
 
 CASES = {
-    "canary-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "canary"),
-    "canary-cpu-avx": Selectors(Variant.parse("cpu-avx-py311"), "canary"),
-    "canary-py314t": Selectors(
+    "canary-sm35-avx": BuildRequest(Variant.parse("sm35-avx-py311"), "canary"),
+    "canary-cpu-avx": BuildRequest(Variant.parse("cpu-avx-py311"), "canary"),
+    "canary-py314t": BuildRequest(
         Variant.parse("sm120-avx2-py314t"), "canary", channel="cuda13-wheels"
     ),
     "canary-windows": windows("sm35-avx-py311", "kepler-2.0.1", "canary"),
-    "torch-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"),
-    "canary-sm120-wheels": Selectors(
+    "torch-sm35-avx": BuildRequest(
+        Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"
+    ),
+    "canary-sm120-wheels": BuildRequest(
         Variant.parse("sm120-avx2-py311"), "canary", channel="cuda13-wheels"
     ),
-    "torch-debian": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="debian-1.13.1"),
-    "torch-debian-cu124": Selectors(
+    "torch-debian": BuildRequest(Variant.parse("sm35-avx-py311"), "torch", channel="debian-1.13.1"),
+    "torch-debian-cu124": BuildRequest(
         Variant.parse("sm90-avx512-py313"), "torch", channel="debian-2.6.0-cu124"
     ),
-    "torchvision-debian": Selectors(
+    "torchvision-debian": BuildRequest(
         Variant.parse("sm35-avx-py311"), "torchvision", channel="debian-2.6.0"
     ),
-    "torchaudio-debian": Selectors(
+    "torchaudio-debian": BuildRequest(
         Variant.parse("sm35-avx-py311"), "torchaudio", channel="debian-2.6.0"
     ),
     "torch-windows-2.0.1": windows("sm35-avx-py311", "kepler-2.0.1"),
@@ -97,7 +99,7 @@ CASES = {
 
 MAIN = "torch"
 GOLDEN = {
-    MAIN: Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="debian-2.6.0"),
+    MAIN: BuildRequest(Variant.parse("sm35-avx-py311"), "torch", channel="debian-2.6.0"),
     "canary": CASES["canary-sm35-avx"],
     "torch-windows": CASES["torch-windows-2.0.1"],
     "torchvision": CASES["torchvision-debian"],

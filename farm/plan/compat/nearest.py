@@ -275,7 +275,7 @@ def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
     return None if errors else solved
 
 
-def settle(stack: Stack, free: Collection[str]) -> Stack:
+def apply_defaults(stack: Stack, free: Collection[str]) -> Stack:
     """The stack with other values of the `free` fields, which are defaults: these yield to explicit
     choices.
     """

@@ -15,14 +15,14 @@ from pydantic import Field
 from farm import catalog
 from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER, number, paste
-from farm.catalog.gpus import gpus, ptx_compiles, sass_runs, without_variant
+from farm.catalog.gpus import gpus, jetson_note, ptx_compiles, sass_runs, without_variant
 from farm.catalog.models import VERSION, Dropped, OfficialWheel
 from farm.plan.compat.stack import reaches
 
 
 class Maker(Model):
     """One kind of build by someone else (`makers.yaml`). `install` may hold `{arch}`, the SM of the
-    card.
+    card; `commit` is that of the recipes at which the row was read, None where it was no repository.
     """
 
     maker: str
@@ -38,6 +38,7 @@ class Maker(Model):
     has: str
     lacks: str
     source: str
+    commit: str | None = Field(pattern=r"^[0-9a-f]{40}$")
     unconfirmed: str
 
 
@@ -255,8 +256,7 @@ def facts() -> dict[str, Any]:
         "tegra": cards.tegra,
         "arm_alone": cards.arm_alone,
         "no_variant": {sm: why for sm in known_sms if (why := without_variant(sm))},
-        "jetson": f"on Jetson boards they run from CUDA {cards.jetson.cuda} on, with "
-        f"{cards.jetson.system}",
+        "jetson": jetson_note(),
         "platforms": PLATFORMS,
         "pythons": pythons(),
         "branches": catalog.NEXT_BRANCH,
@@ -269,6 +269,7 @@ def facts() -> dict[str, Any]:
             torch: text for torch in catalog.torch_releases() if (text := faults_text(torch))
         },
         "old_cpus": catalog.official().old_cpus,
+        "doubts": [row.model_dump() for row in catalog.official().doubts],
         "ends": {
             sm: {"text": end.text, "source": end.source}
             for name in cards.architectures
@@ -277,6 +278,7 @@ def facts() -> dict[str, Any]:
         "makers": [
             row.model_dump() | {"source": makers().sources[row.source]} for row in makers().makers
         ],
+        "beside": [row.model_dump() for row in makers().beside],
         **paste.facts(),
     }
 
@@ -392,6 +394,11 @@ def _caveats(wheel: Wheel, served: list[int], question: Question) -> tuple[str, 
         for sm in served
         if sm not in compiled
     ]
+    texts += [
+        row.text
+        for row in catalog.official().doubts
+        if number(row.since) <= number(wheel.torch) and not set(served).isdisjoint(row.sm)
+    ]
     if (old := catalog.official().old_cpus.get(question.cpu or "")) is not None:
         texts.append(old)
     if wheel.unconfirmed:
@@ -431,8 +438,10 @@ def why_not_newer(question: Question, wheel: Wheel) -> str | None:
 
 def end_of_support(sm: int) -> Dropped | None:
     """Upstream's announcement that ends its wheels for a card; None: the newest release has
-    some.
+    some, or none ever had.
     """
+    if not any(has_code(wheel, sm) for wheel in wheels()):
+        return None
     rows = [row for row in catalog.dropped() if row.sm_from <= sm < row.sm_below]
     if not rows:
         return None

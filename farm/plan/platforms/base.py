@@ -71,7 +71,7 @@ class Platform:
 
     # --- while a plan is made
 
-    def completed(self, stack: Stack) -> Stack:
+    def with_platform(self, stack: Stack) -> Stack:
         """The stack with what follows from the platform, such as the compiler that the plan will
         ask for.
         """

@@ -40,7 +40,7 @@ from farm.plan.compat.compilers import msc_ver
 from farm.plan.compat.rules.pytorch import numpy_end
 from farm.plan.compat.stack import Stack, effects
 from farm.plan.file import Plan, ToolkitPlan, ToolPin, WheelPin, WindowsPlan
-from farm.plan.inputs import source_folder
+from farm.plan.materials import source_folder
 from farm.plan.platforms.base import Files, Platform, Templates, Variables
 from farm.plan.recipe import Recipe, recipe
 from farm.platforms.facts import PLATFORMS
@@ -296,7 +296,7 @@ class Windows(Platform):
         9: InfrastructureError,
     }  # build.cmd's own
 
-    def completed(self, stack: Stack) -> Stack:
+    def with_platform(self, stack: Stack) -> Stack:
         if stack.msvc is not None:
             return stack
         return replace(stack, msvc=msc_ver(visual_studio(stack)[1].toolset))

@@ -107,6 +107,9 @@ const Answers = (facts) => {
     const compiled = facts.compilers[wheel.cuda] || served;
     const but = served.filter((sm) => !compiled.includes(sm))
       .map((sm) => `NVRTC and ptxas of CUDA ${wheel.cuda} do not know sm_${sm}: what is compiled at run time (torch.compile, some operations) can fail`);
+    for (const { sm, since, text } of facts.doubts) {
+      if (compare(number(since), number(wheel.torch)) <= 0 && served.some((each) => sm.includes(each))) but.push(text);
+    }
     if (q.cpu && facts.old_cpus[q.cpu]) but.push(facts.old_cpus[q.cpu]);
     if (wheel.unconfirmed) but.push(`not confirmed: ${wheel.unconfirmed}`);
     if (facts.faults[wheel.torch]) but.push(facts.faults[wheel.torch]);
@@ -155,6 +158,54 @@ const Answers = (facts) => {
     return null;
   }
 
+  // --- wheels for the CPU alone: farm/plan/compat/official_cpu.py
+
+  function cpuProblem(wheel, q) {
+    if (q.python && !wheel.pythons.includes(q.python)) {
+      return `there is no wheel of torch ${wheel.torch} for ${q.python}: ${wheel.pythons.join(", ")}`;
+    }
+    if (q.glibc && wheel.glibc && compare(number(q.glibc), number(wheel.glibc)) < 0) {
+      return `torch ${wheel.torch} needs glibc ${wheel.glibc} or newer, not ${q.glibc}`;
+    }
+    return null;
+  }
+
+  function bestForCpu(q) {
+    const place = facts.cpu.places[q.platform] || {};
+    const end = place.last ? `torch ${place.last} is the last for ${q.platform} (${place.source})` : null;
+    const wheels = facts.cpu.wheels.filter((wheel) => wheel.platform === q.platform && (!q.torch || q.torch === wheel.torch));
+    const none = { wheel: null, problem: null, newer: null, but: [], unknown: null };
+    if (!wheels.length && end) return { ...none, problem: end };
+    if (!wheels.length) return { ...none, unknown: `the catalogue has no ${q.torch ? `torch ${q.torch}` : "wheel for the CPU"} for ${q.platform}` };
+    const problems = wheels.map((wheel) => cpuProblem(wheel, q));
+    const running = Math.max(0, problems.indexOf(null));
+    const wheel = wheels[running];
+    const but = [q.cpu ? facts.old_cpus[q.cpu] : null, facts.faults[wheel.torch], place.instead].filter(Boolean);
+    return { wheel, problem: problems[running], newer: running ? problems[0] : end, but, unknown: null };
+  }
+
+  function cpuHeadline(q, answer) {
+    if (answer.unknown) return `not known: ${answer.unknown}`;
+    if (answer.problem) return `no: ${answer.problem}`;
+    return `yes: PyTorch's own wheel of torch ${answer.wheel.torch} runs on ${q.cpu ? `a CPU with ${q.cpu}` : "the CPU"}`;
+  }
+
+  const MAC_MACHINES = { aarch64: "arm64" };
+  const cpuPlatform = (system, machine) => `${system}-${(system === "macos" && MAC_MACHINES[machine]) || machine || "x86_64"}`;
+
+  // The question about a CPU alone that a text without a card asks; null: it asks none.
+  function askCpu(pasted, choices) {
+    const mac = pasted.platform === "macos";
+    if (pasted.cards.length || pasted.problem || !(pasted.cpu || mac)) return null;
+    const system = pasted.platform || choices.platform;
+    const machine = pasted.cpu ? facts.cpu.machines[pasted.cpu] : pasted.machine;
+    if (mac && !machine) return null;
+    return {
+      sms: [], platform: cpuPlatform(system, machine), python: choices.python || pasted.python, torch: null, cpu: pasted.cpu,
+      glibc: system === "linux" ? pasted.glibc : null,
+    };
+  }
+
   // --- others, and builds of one's own
 
   function isFor(row, q) {
@@ -190,6 +241,8 @@ const Answers = (facts) => {
   // The cards of a text with their SMs, the question that it asks, notes; or a problem.
   function ask(text, choices) {
     const pasted = paste.read(text);
+    const cpu = askCpu(pasted, choices);
+    if (cpu) return { pasted, cpu };
     if (!pasted.cards.length) return { pasted, problem: pasted.problem || "no card is named there" };
     const known = [];
     const errors = [];
@@ -297,8 +350,14 @@ const Answers = (facts) => {
   function otherMakers(q) {
     const rows = others(q);
     const about = (row) => `${row.maker}: torch ${row.torch}, CUDA ${row.cuda}. Has ${row.has}; lacks ${row.lacks}; not confirmed: ${row.unconfirmed}.`;
-    return rows.length ? [heading("Other makers"), ...rows.flatMap((row) => [line(about(row)), command(row.install)])] : [];
+    const beside = facts.beside.filter((row) => q.sms.some((sm) => row.sm.includes(sm)))
+      .map((row) => note(`Beside torch, ${row.maker}: ${row.has}; lacks ${row.lacks}; not confirmed: ${row.unconfirmed}.`));
+    if (!rows.length && !beside.length) return [];
+    return [heading("Other makers"), ...rows.flatMap((row) => [line(about(row)), command(row.install)]), ...beside];
   }
+
+  // A line names one wheel: which one, where the group has several of that version.
+  const madeFor = (row) => (row.pip_for ? ` (${row.pip_for})` : "");
 
   // The answer about cards: the line to copy first.
   function aboutCards({ pasted, q, named, notes }) {
@@ -307,7 +366,7 @@ const Answers = (facts) => {
     const inIndex = here.find((row) => row.project === "torch" && row.verified && row.pip);
     const blocks = [];
     if (inIndex && !(answer.runs && !answer.without.length)) {
-      blocks.push(line(`This index has torch ${inIndex.version} for ${named}.`), command(inIndex.pip));
+      blocks.push(line(`This index has torch ${inIndex.version} for ${named}${madeFor(inIndex)}.`), command(inIndex.pip));
     }
     blocks.push(line(sentence(headline(named, answer))), ...wheelOfPyTorch(answer, q));
     blocks.push(note(sentence(`read: ${paste.summary(pasted)}`)), ...notes.map(note));
@@ -315,32 +374,57 @@ const Answers = (facts) => {
     return [...blocks, heading("In this index"), ...listed(here)];
   }
 
-  // `cpu`, `cpu-avx`: no card.
-  function aboutCpu(word) {
-    const rows = inOrder(facts.there.filter((row) => row.group.startsWith(word)));
-    const text = "`farm detect` names the CPU level of a machine, `farm plan --variant cpu-avx2-py311` what a wheel of your own costs.";
-    return [line("PyTorch's own wheel for the CPU, not examined by this farm:"), command(`pip install torch --index-url ${facts.index}/cpu`), note(text), heading("In this index"), ...listed(rows)];
+  // A CPU alone: its wheel of PyTorch, then what this index has for its level.
+  function aboutCpu(q) {
+    const answer = bestForCpu(q);
+    const blocks = [line(sentence(cpuHeadline(q, answer)))];
+    if (answer.wheel) {
+      const pythons = answer.wheel.pythons.map((word) => `${word[2]}.${word.slice(3)}`).join(" ");
+      const glibc = answer.wheel.glibc ? `, glibc ${answer.wheel.glibc} or newer` : "";
+      blocks.push(command(answer.wheel.pip), note(`${q.platform}${glibc}; Python ${pythons}`));
+    }
+    if (answer.newer) blocks.push(note(sentence(`newer ones: ${answer.newer}`)));
+    blocks.push(...answer.but.map((text) => note(sentence(`but: ${text}`))));
+    blocks.push(note("`farm detect` names the CPU level of a machine, `farm plan --variant cpu-avx2-py311` what a wheel of your own costs."));
+    const group = q.cpu ? `cpu-${q.cpu}` : "cpu";
+    const rows = inOrder(facts.there.filter((row) => row.group === group || (!q.cpu && row.group.startsWith("cpu-"))));
+    return [...blocks, heading("In this index"), ...listed(rows)];
   }
 
-  const links = (names, version) => ({ kind: "projects", names: names.slice(0, MAX_LISTED), version: version || null });
+  // `cpu`, `cpu-avx`: typed, without a card.
+  function ofCpuWord(word, { platform, python }) {
+    const level = word.slice("cpu-".length).split("-")[0];
+    const cpu = Object.hasOwn(facts.cpu.machines, level) ? level : null;
+    return { sms: [], platform: cpuPlatform(platform, cpu && facts.cpu.machines[cpu]), python, torch: null, cpu, glibc: null };
+  }
 
-  // A project, also as NAME==VERSION; the line that installs it from the first of its groups.
+  // Links to projects; `place`: what of their pages is shown.
+  const links = (names, place) => ({ kind: "projects", names: names.slice(0, MAX_LISTED), place: place || null });
+  const releaseOf = (version) => version.split("+")[0];
+
+  // A project, also as NAME==VERSION: the line that installs it from the first of its groups. Only the newest wheel of a group is in
+  // the data: the lines of an older one are on the project's page.
   function aboutProject(name, version) {
     const rows = inOrder(facts.there.filter((row) => row.project === name));
-    const release = (row) => row.version.split("+")[0];
-    const row = version ? rows.find((each) => each.version === version || release(each) === version) : rows[0];
-    const blocks = row && row.pip ? [line(`${name} ${row.version}, from the group ${row.group}:`), command(row.pip)] : [];
-    return [...blocks, links([name], version), heading("In this index"), ...listed(rows)];
+    const row = version ? rows.find((each) => each.version === version || releaseOf(each.version) === version) : rows[0];
+    const blocks = row && row.pip ? [line(`${name} ${row.version}, from the group ${row.group}${madeFor(row)}:`), command(row.pip)] : [];
+    const summary = (facts.projects || []).find((each) => each.name === name);
+    const release = version && summary && summary.releases.includes(releaseOf(version)) ? releaseOf(version) : null;
+    if (version && !release) blocks.push(line(`No wheel of ${name} ${version} is here.`));
+    if (release && !row) blocks.push(line(`${name} ${release} is not the newest of its groups; its page has the lines that install it.`));
+    return [...blocks, links([name], release && `release-${release}`), heading("In this index"), ...listed(rows)];
   }
 
   function aboutGroup(group) {
     const rows = inOrder(facts.there.filter((row) => row.group === group));
     const first = rows.find((row) => row.pip);
-    return [...(first ? [line(`${first.project} ${first.version}, from the group ${group}:`), command(first.pip)] : []), heading("In this index"), ...listed(rows)];
+    return [...(first ? [line(`${first.project} ${first.version}, from the group ${group}${madeFor(first)}:`), command(first.pip)] : []), heading("In this index"), ...listed(rows)];
   }
 
-  // A project that the text names exactly, with its version: `torch 2.6.0`, `torch==2.6.0`, `pytorch`.
+  // A project that the text names exactly, with its version: `torch 2.6.0`, `torch==2.6.0`, `pytorch`, or `2.6.0` alone, of torch.
   function projectOf(text, projects) {
+    const torch = (facts.projects || []).find((each) => each.name === "torch");
+    if (torch && torch.releases.includes(releaseOf(text))) return ["torch", text];
     const found = /^([a-z0-9][a-z0-9._-]*?)(?:(?:\s*==\s*|\s+)v?(\d[\w.+!-]*))?$/i.exec(text);
     if (!found) return null;
     const normal = found[1].toLowerCase().replace(/[-_.]+/g, "-");
@@ -356,13 +440,17 @@ const Answers = (facts) => {
     if (exact) return { blocks: aboutProject(...exact), projects: [exact[0]] };
     const small = word.toLowerCase();
     if (facts.there.some((row) => row.group === small)) return { blocks: aboutGroup(small), projects: null };
-    if (/^cpu(?:-\w*)?$/.test(small)) return { blocks: aboutCpu(small), projects: null };
+    if (/^cpu(?:-\w*)?$/.test(small)) return { blocks: aboutCpu(ofCpuWord(small, { platform, python })), projects: null };
     const question = ask(text, { platform, python });
     const named = projects.filter((name) => name.includes(small));
+    if (question.cpu) {
+      const read = [note(sentence(`read: ${paste.summary(question.pasted)}`)), note("No card is named there; this is about the CPU alone.")];
+      return { blocks: [...aboutCpu(question.cpu), ...read, ...question.pasted.notes.map(note)], projects: null };
+    }
     if (question.q) return { blocks: [...aboutCards(question), ...(named.length ? [links(named)] : [])], projects: null };
     if (named.length) return { blocks: [links(named)], projects: named };
     return { blocks: [note(sentence(question.problem)), ...question.pasted.notes.map(note)], projects: null };
   }
 
-  return { best, others, own, ask, headline, reply, find: cards.find, maker: cards.maker, read: paste.read, summary: paste.summary, sassRuns };
+  return { best, bestForCpu, others, own, ask, headline, reply, find: cards.find, maker: cards.maker, read: paste.read, summary: paste.summary, sassRuns };
 };

@@ -5,7 +5,7 @@
   const answers = Answers(data);
   const byId = (id) => document.getElementById(id);
   const make = (name, text, properties) => Object.assign(document.createElement(name), { textContent: text || "" }, properties || {});
-  const address = (project, version) => `project/${encodeURIComponent(project)}.html${version ? `#${encodeURIComponent(version)}` : ""}`;
+  const address = (project, place) => `project/${encodeURIComponent(project)}.html${place ? `#${encodeURIComponent(place)}` : ""}`;
 
   function wheelItem(row) {
     const item = make("li");
@@ -30,9 +30,12 @@
     return box;
   }
 
-  function linksTo(names, version) {
+  function linksTo(names, place) {
     const box = make("p", names.length === 1 ? "Project: " : "Projects: ");
-    for (const name of names) box.append(make("a", version ? `${name} ${version}` : name, { href: address(name, version) }), " ");
+    for (const name of names) {
+      const text = place ? `${name} ${place.replace("release-", "")}` : name;
+      box.append(make("a", text, { href: address(name, place) }), " ");
+    }
     return box;
   }
 
@@ -43,7 +46,7 @@
     heading: (block) => make("h3", block.text),
     command: (block) => commandOf(block.text),
     wheels: (block) => listOf(block.rows),
-    projects: (block) => linksTo(block.names, block.version),
+    projects: (block) => linksTo(block.names, block.place),
   };
 
   function draw() {

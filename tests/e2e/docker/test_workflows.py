@@ -73,7 +73,8 @@ def test_build_wheels_from_the_plan_to_the_pip_line(job: Job, tmp_path: Path) ->
     published = job("build-wheels.yml", "publish", {"wheel": built}, **env) / "published"
     document = json.loads((published / "published.json").read_text())
     assert document["changed"] is True
-    assert document["pip"].startswith("pip install canary==0.1.0+cu118.sm35.avx ")
+    assert document["pip"].startswith("pip install 'canary @ ")
+    assert "/canary-0.1.0%2Bcu118.sm35.avx-" in document["pip"]
     job("build-wheels.yml", "smoke", {"published": published}, **env)
 
     tampered = tmp_path / "tampered"

@@ -21,8 +21,11 @@ from playwright.sync_api import sync_playwright
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.publish import publish
+from farm.site.files import Contents, SiteSource, site_files
+from farm.site.wheels import Wheel
 from tests.indexes.wheels import build_wheel
 from tests.servers.threads import answered_by
+from tools.screenshots import install_words
 
 EVIL = '<img src=x onerror="document.title=1">\x1b[2J</script><script>document.title=2</script>'
 ROOT = Path(__file__).parents[3]
@@ -150,7 +153,7 @@ def test_the_page_begins_with_what_is_there_and_its_line_is_taken_by_pip(page, s
     assert page.locator("details").count() == 3
     assert page.locator("details[open]").count() == 1
     page.locator("summary", has_text="2.6.0").click()
-    line = page.locator("code", has_text="torch==2.6.0").inner_text()
+    line = page.locator("code", has_text="/whl/files/torch-2.6.0").inner_text()
     command = [
         sys.executable,
         "-m",
@@ -207,10 +210,10 @@ def test_the_page_begins_with_what_is_there_and_its_line_is_taken_by_pip(page, s
         ("GH200", ["linux-aarch64", "torch 2.15.0"]),
         ("Radeon RX 7900 XTX", ["is a card of AMD"]),
         ("Voodoo 2", ["The catalogue has no card Voodoo 2"]),
-        ("torchvision", ["Project: torchvision", "pip install torchvision==0.21.0"]),
-        ("pytorch", ["pip install torch==2.6.0+cu118.sm35.avx"]),
-        ("torch==2.6.0", ["pip install torch==2.6.0+cu118.sm35.avx"]),
-        ("sm35-avx", ["from the group sm35-avx", "pip install torch==2.6.0"]),
+        ("torchvision", ["Project: torchvision", "/whl/files/torchvision-0.21.0"]),
+        ("pytorch", ["/whl/files/torch-2.6.0%2Bcu118.sm35.avx-"]),
+        ("torch==2.6.0", ["/whl/files/torch-2.6.0%2Bcu118.sm35.avx-"]),
+        ("sm35-avx", ["from the group sm35-avx", "/whl/files/torch-2.6.0"]),
         ("780", ["780 (sm_35)", "none of PyTorch's own wheels"]),
     ],
 )
@@ -263,6 +266,70 @@ def test_the_keyboard_is_enough(page, served):
             page.evaluate("document.activeElement.id || document.activeElement.textContent")
         )
     assert {"have", "platform", "python", "torch", "torchvision"} <= reached
+
+
+@pytest.fixture(scope="module")
+def long_page(tmp_path_factory):
+    """The page of a project with 90 wheels: 18 releases for five groups."""
+    wheels = []
+    for minor in range(18, 0, -1):
+        for group in ("sm35-avx", "sm37-avx", "sm61-avx2", "sm70-avx2", "cpu-avx2"):
+            version = f"2.{minor}.0+cu118.{group.replace('-', '.')}"
+            name = f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl"
+            published = "2026-11-21T12:00:00Z"
+            wheels.append(Wheel(name, "torch", version, (group,), 10**8, "ab" * 32, published))
+    folder = tmp_path_factory.mktemp("long")
+    source = SiteSource(project=None, root="https://wheels.example.org/")
+    for key, data in site_files(Contents((), wheels, install_words), source).items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder / "project" / "torch.html"
+
+
+def tab_stops(page):
+    """How many elements the Tab key reaches before it comes back to the first one."""
+    mark = """() => {
+        const element = document.activeElement;
+        const isNew = element !== document.body && !element.dataset.reached;
+        element.dataset.reached = "yes";
+        return isNew;
+    }"""
+    stops = 0
+    page.keyboard.press("Tab")
+    while page.evaluate(mark):
+        stops += 1
+        page.keyboard.press("Tab")
+    return stops
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_ninety_wheels_have_few_tab_stops(page, long_page, width):
+    """A block for each version and scrolling regions made 238 of them."""
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(long_page.as_uri())
+    assert tab_stops(page) <= 3 + 18 + 2 * 5, "navigation, releases, two links of each open file"
+
+
+def test_a_link_to_a_version_opens_its_release_and_shows_its_line(page, long_page):
+    page.goto(f"{long_page.as_uri()}#2.7.0+cu118.sm61.avx2")
+    line = page.locator("code", has_text="torch==2.7.0+cu118.sm61.avx2")
+    assert line.is_visible()
+    top = line.bounding_box()["y"]
+    assert 0 <= top <= 200, "it is at the head of the window"
+
+
+def test_a_phone_shows_no_half_empty_rows(page, served):
+    """At 375 pixels each number had a line of its own, without its heading."""
+    _, url = served
+    page.set_viewport_size({"width": 375, "height": 800})
+    page.goto(f"{url}/index.html")
+    row = page.locator("#table tbody tr").first
+    assert "versions" in row.locator("td").nth(1).evaluate(
+        "cell => getComputedStyle(cell, '::before').content"
+    )
+    assert row.bounding_box()["height"] < 120
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_hostile_names_do_not_run(page, served):

@@ -22,9 +22,9 @@ import docker
 import pytest
 
 from farm.engines.slurm import SlurmEngine
-from farm.plan.build import resolve
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.settings import Slurm, load_settings
 from farm.plan.variant import Variant
 from farm.run.toolchain import unpacked_toolchain
@@ -206,7 +206,7 @@ def tree(
     folder = tmp_path_factory.mktemp("tree")
     project = make_project(folder / "project")
     pack_fast(project)
-    plan = resolve(project, Selectors(Variant.parse("cpu-avx-py311"), "canary"))
+    plan = resolve(project, BuildRequest(Variant.parse("cpu-avx-py311"), "canary"))
     rendered = render(project, plan)
     rendered.write(folder / "context")
     workspace = Workspace(project, load_settings(project), Watcher())

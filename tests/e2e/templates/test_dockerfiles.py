@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import NotBuildableError
-from farm.plan.build import resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from tests.golden.test_golden import CASES, selectors
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +38,7 @@ def test_hadolint_finds_nothing_in_any_dockerfile(tmp_path):
     assert (answer.returncode, answer.stdout) == (0, "")
 
 
-def resolve_or_none(chosen: Selectors) -> Plan | None:
+def resolve_or_none(chosen: BuildRequest) -> Plan | None:
     """The plan; None where a rule is against the build."""
     try:
         return resolve(ROOT, chosen)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.plan.build import resolve
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from tests.e2e.conftest import wait
 from tests.e2e.wine.relay import ended, kill_all
@@ -202,7 +202,7 @@ class Machine:
 @pytest.fixture(scope="session")
 def plan():
     return resolve(
-        ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1")
+        ROOT, BuildRequest(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1")
     )
 
 
@@ -816,7 +816,8 @@ def test_the_number_of_jobs_may_be_given(machine):
 
 def test_companions_build_against_the_torch_of_the_variant(tools, wine, tmp_path):
     plan = resolve(
-        ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torchvision", "windows", "kepler-2.0.1")
+        ROOT,
+        BuildRequest(Variant.parse("sm35-avx-py311"), "torchvision", "windows", "kepler-2.0.1"),
     )
     machine = Machine(tools, wine, plan, tmp_path)
     code, out = machine.run()

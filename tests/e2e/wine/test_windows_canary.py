@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farm.plan.build import resolve
 from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from farm.run.journal import EventKind, Journal
 from tests.e2e.conftest import TIMEOUT_S
@@ -38,7 +38,7 @@ WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/windows.yml").read_text())
 
 @pytest.fixture(scope="module")
 def plan():
-    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows"))
+    return resolve(ROOT, BuildRequest(Variant.parse("sm35-avx-py311"), "canary", "windows"))
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,8 @@ def test_the_canary_job_of_the_hosted_runner(toolchain, runner, environment, tmp
     options = {"cuda": Choice(cuda, "--cuda")}
     toolchain.toolkit(
         resolve(
-            ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows", options=options)
+            ROOT,
+            BuildRequest(Variant.parse("sm35-avx-py311"), "canary", "windows", options=options),
         )
     )
     shutil.rmtree(toolchain.c / "farm/out", ignore_errors=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.plan.build import resolve
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from tests.e2e.wine.windows_host import ROOT
 from tests.e2e.wine.windows_python import GCC, windows_path
@@ -29,7 +29,7 @@ int main(void) { int major = 0, minor = 0; nvvmVersion(&major, &minor); printf("
 @pytest.fixture(scope="module")
 def plan():
     return resolve(
-        ROOT, Selectors(Variant.parse("sm120-avx2-py311"), "canary", "windows", "cuda13-wheels")
+        ROOT, BuildRequest(Variant.parse("sm120-avx2-py311"), "canary", "windows", "cuda13-wheels")
     )
 
 

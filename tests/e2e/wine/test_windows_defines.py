@@ -16,10 +16,10 @@ import zipfile
 import pytest
 
 from farm.catalog import cpu_levels
-from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from tests.e2e.wheels.debian_trees import TREES, sources  # noqa: F401 a fixture
 from tests.e2e.wine.windows_python import PARTS, pip, windows_path
 from tests.e2e.wine.windows_toolchain import ROOT
@@ -62,7 +62,7 @@ BUILDS = builds()
 
 def plan_of(key):
     build = BUILDS[key]
-    return resolve(ROOT, Selectors(build.variant, "torch", "windows", build.channel))
+    return resolve(ROOT, BuildRequest(build.variant, "torch", "windows", build.channel))
 
 
 @pytest.fixture(scope="module")

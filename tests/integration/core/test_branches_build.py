@@ -12,11 +12,11 @@ import pytest
 from farm import catalog
 from farm.base.errors import NoRunnerError, UsageError
 from farm.engines.emulators import emulates
-from farm.plan.build import judge, resolve
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import check_request, resolve
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run.run import submit
@@ -28,7 +28,7 @@ BASES = {"py311": "debian-bookworm", "py312": "ubuntu-noble", "py313": "debian-t
 def plan_of(root, build) -> Plan:
     options = {"cuda": (build.cuda, "--cuda")} if build.cuda else {}
     return resolve(
-        root, Selectors(build.variant, build.package, build.platform, build.channel, options)
+        root, BuildRequest(build.variant, build.package, build.platform, build.channel, options)
     )
 
 
@@ -136,20 +136,22 @@ def test_companions_name_the_torch_of_their_variant(root, every):
 def test_a_companion_without_a_known_commit_is_refused(root, monkeypatch):
     release = catalog.torch_releases()["2.6.0"].model_copy(update={"vision_commit": None})
     monkeypatch.setitem(catalog.torch_releases(), "2.6.0", release)
-    selectors = Selectors(
+    request = BuildRequest(
         Variant.parse("sm61-avx-py311"),
         "torchvision",
         channel="pytorch-2.8-python311",
         options={"torch": ("2.6.0", "")},
     )
-    found = judge(root, selectors)
+    found = check_request(root, request)
     assert [reason.rule for reason in found.offer] == ["source"]
     assert not found.buildable
 
 
 def test_kepler_keeps_gcc_11_and_onednn(root):
     for channel, package in (("kepler-debian", "canary"), ("kepler-2.0.1", "torch")):
-        plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, channel=channel))
+        plan = resolve(
+            root, BuildRequest(Variant.parse("sm35-avx-py311"), package, channel=channel)
+        )
         assert (plan.base, plan.env["CC"]) == ("debian-bookworm", "gcc-11")
     assert plan.env["USE_MKLDNN"] == "1"
     assert plan.origins["env.USE_MKLDNN"] == "rules: nothing against it"

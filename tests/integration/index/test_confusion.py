@@ -71,12 +71,34 @@ def words(tmp_path, address):
     return lambda: install_words(reader.get, f"{address}/index/", GROUP, HELLO)
 
 
-def run_installer(command, home, index):
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(home)}
-    environment |= {"PIP_INDEX_URL": index, "UV_INDEX_URL": index, "PIP_NO_CACHE_DIR": "1"}
-    environment["UV_CACHE_DIR"] = str(home / "uv")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+def hostile_settings(home, index):
+    """What a user's shell and configuration say in favour of a stranger's index, as strongly as
+    they can.
+    """
+    for file, text in {
+        ".config/pip/pip.conf": f"[global]\nextra-index-url = {index}\n",
+        ".config/uv/uv.toml": f'[[index]]\nurl = "{index}"\n',
+        "project/uv.toml": f'[[index]]\nname = "near"\nurl = "{index}"\n',
+    }.items():
+        (home / file).parent.mkdir(parents=True, exist_ok=True)
+        (home / file).write_text(text)
+    names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
+    return {**dict.fromkeys(names, index), "UV_INDEX_STRATEGY": "unsafe-best-match"}
+
+
+def run_installer(command, home, index, check=True):
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(home), **hostile_settings(home, index)}
+    environment |= {"PIP_NO_CACHE_DIR": "1", "UV_CACHE_DIR": str(home / "uv")}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=home / "project",
+    )
+    assert done.returncode == 0 or not check, done.stdout + done.stderr
+    return done
 
 
 def installed(python):
@@ -103,12 +125,11 @@ def test_what_the_group_has_comes_from_it_alone(published, words, stranger, inst
     assert installed(python) == ["acme_core-1.0", "hello-1.0", "sympy-99.0"]
 
 
-def test_where_the_group_has_all_it_is_the_only_index(
-    published, words, stranger, installer, tmp_path, address
+def test_where_the_group_has_all_nothing_comes_from_elsewhere(
+    published, words, stranger, installer, tmp_path
 ):
     published("acme_core-1.0-py3-none-any.whl")
     published(HELLO, "acme-core")
-    assert words() == ("hello==1.0", "--index-url", f"{address}/index/whl/{GROUP}/simple/")
     python = make_environment(tmp_path / "env", Path(sys.executable))
     run_installer([*installer(python), *words()], tmp_path, stranger("acme_core", "hello"))
     assert installed(python) == ["acme_core-1.0", "hello-1.0"]
@@ -138,11 +159,18 @@ def test_a_wheel_with_other_bytes_is_refused(published, words, stranger, install
         run_installer(command, tmp_path, stranger("sympy"))
 
 
-def test_a_name_that_the_group_has_is_never_left_to_others(published, words, tmp_path):
+def test_a_name_that_the_group_has_is_never_left_to_others(
+    published, words, stranger, installer, tmp_path
+):
     """It has no version that is wanted: the installation fails, and a stranger's is not taken."""
     published("acme_core-1.0-py3-none-any.whl")
     published(HELLO, "acme-core>=2", "sympy")
-    assert "--index-url" in words()
+    python = make_environment(tmp_path / "env", Path(sys.executable))
+    index = stranger("acme_core", "sympy", "hello")
+    done = run_installer([*installer(python), *words()], tmp_path, index, check=False)
+    assert done.returncode != 0
+    assert "acme-core>=2" in done.stdout + done.stderr
+    assert installed(python) == []
     pins = pins_of(open_reader(str(tmp_path / "index")).get, GROUP, HELLO)
     assert (pins.elsewhere, pins.unmet) == (("sympy",), ("acme-core>=2",))
 

@@ -77,7 +77,7 @@ def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, c
     assert document["where"] == (other / "index.html").as_uri()
     assert not (tmp_path / "project/artifacts/index").exists()
     page = (other / "project/anything.html").read_text()
-    assert f"pip install anything==1.0 --index-url {other.as_uri()}/whl/my-group/simple/" in page
+    assert f"anything @ {other.as_uri()}/whl/files/anything-1.0-py3-none-any.whl#sha256=" in page
     assert "wheels.example.org" not in page, "that is where the project's own index is seen"
     assert check(open_store(str(other))) == []
     assert main([*command, other.as_uri()]) == 0
@@ -119,9 +119,9 @@ def test_a_published_and_a_promoted_wheel_are_on_the_pages(site, tmp_path):
     run, index = site
     path = build_wheel(tmp_path, "other-1.0-py3-none-any.whl").path
     assert run("publish", str(path), "--to", "staging") == 0
-    assert "whl/staging/simple" in (index / "project/other.html").read_text()
+    assert ">staging</span>" in (index / "project/other.html").read_text()
     assert run("index", "promote", path.name, "--to", "g") == 0
-    assert "whl/g/simple" in (index / "project/other.html").read_text()
+    assert ">g</span>" in (index / "project/other.html").read_text()
     assert run("index", "check") == 0
 
 

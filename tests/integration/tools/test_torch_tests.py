@@ -132,6 +132,13 @@ def test_a_file_that_takes_too_long_is_stopped_and_says_so(tool):
     assert outcomes == {"test_one": "passed"}
 
 
+def test_only_the_tests_of_a_pattern_are_counted_and_run(tool):
+    file = {"file": "test_many", "every": 2, "only": ["*test_05", "*test_06", "*test_07"]}
+    done, outcomes = tool(selection=[file])
+    assert outcomes == {"test_05": "passed", "test_07": "passed"}
+    assert done.returncode == 0
+
+
 def test_shares_of_a_file_run_each_of_its_tests_once_each_with_a_card_of_its_own(tool, tmp_path):
     file = {"file": "test_many", "every": 2, "shares": 3}
     done, outcomes = tool("--jobs", "3", "--cards", "2", selection=[file])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.plan.environment import feature_rows
+from farm.plan.build_variables import feature_rows
 from tests.plans import plan_of
 from tools.features_page import OUT, page
 

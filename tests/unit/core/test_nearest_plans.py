@@ -3,6 +3,7 @@ it.
 """
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
-from farm.plan.build import judge, resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import check_request, resolve
 from farm.plan.variant import PYTHONS, Variant, cpu_words, gpu_words
 from tests.examples import examples
 from tests.plans import plan_of, selectors
@@ -28,11 +29,11 @@ VERSIONS = {
 }
 
 
-def followed(selectors: Selectors, nearest: str) -> Selectors:
-    """The selectors with the options that a refusal names, as a person types them."""
+def followed(request: BuildRequest, nearest: str) -> BuildRequest:
+    """The request with the options that a refusal names, as a person types them."""
     words = shlex.split(nearest)
-    options, variant = dict(selectors.options), selectors.variant
-    platform, channel = selectors.platform, selectors.channel
+    options, variant = dict(request.options), request.variant
+    platform, channel = request.platform, request.channel
     while words:
         name = words.pop(0)
         if name == "--variant":
@@ -45,21 +46,21 @@ def followed(selectors: Selectors, nearest: str) -> Selectors:
             options["ptx"] = Choice(name == "--ptx", name)
         else:
             options[name.removeprefix("--")] = Choice(words.pop(0), name)
-    return Selectors(variant, selectors.package, platform, channel, options)
+    return BuildRequest(variant, request.package, platform, channel, options)
 
 
-def hold(selectors: Selectors) -> bool:
+def hold(request: BuildRequest) -> bool:
     """Whether there was a nearest to follow; fails where one is refused in its turn."""
     try:
-        judged = judge(ROOT, selectors)
+        judged = check_request(ROOT, request)
     except UsageError:
         return False  # a platform for which no channel builds the package
     alternatives = [] if judged.complete else judged.alternatives()
     for text in alternatives:
         try:
-            resolve(ROOT, followed(selectors, text))
+            resolve(ROOT, followed(request, text))
         except NotBuildableError as error:
-            asked = f"{selectors.variant} {selectors.channel} {dict(selectors.options)}"
+            asked = f"{request.variant} {request.channel} {dict(request.options)}"
             pytest.fail(f"{asked}: {text} is refused: {error}")
     return bool(alternatives)
 
@@ -81,7 +82,7 @@ def test_nearest_of_known_refusals(variant, options):
 
 
 selectors_ = st.builds(
-    Selectors,
+    BuildRequest,
     variant=st.builds(
         Variant,
         gpu=st.sampled_from(CARDS),
@@ -115,16 +116,23 @@ def test_a_channel_that_does_not_fit_is_followed_by_a_plan(variant, channel, opt
     assert hold(selectors(variant, channel=channel, **options))
 
 
+def test_what_no_channel_has_the_sources_of_is_not_called_the_nearest():
+    options = {"cuda": "13.4", "cudnn": "9.13.0"}
+    refused = replace(selectors("sm60-armv8_2-py314", **options), package="torchvision")
+    assert not check_request(ROOT, refused).complete
+    hold(refused)
+
+
 @examples(200)
 @given(selectors_)
-def test_every_nearest_is_a_plan(selectors):
-    hold(selectors)
+def test_every_nearest_is_a_plan(build_request):
+    hold(build_request)
 
 
 @pytest.mark.parametrize("gpu", ["sm50", "sm52", "sm60", "sm61", "sm70"])
 @pytest.mark.parametrize("cpu", ["avx", "avx2", "avx512"])
 def test_old_cards_on_a_current_torch(gpu, cpu):
-    plan = resolve(ROOT, Selectors(Variant(gpu, cpu, "py313"), channel="legacy-2.14.1"))
+    plan = resolve(ROOT, BuildRequest(Variant(gpu, cpu, "py313"), channel="legacy-2.14.1"))
     assert plan.version == f"2.14.1+cu126.{gpu}.{cpu}"
     assert {archive.component for archive in plan.toolkit.archives} >= {"cuda_nvcc", "cudnn"}
 

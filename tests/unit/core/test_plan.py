@@ -16,20 +16,20 @@ from packaging.version import Version
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
 from farm.base.hashes import tree_digest
-from farm.plan.build import judge, resolve
-from farm.plan.environment import wheel_version
+from farm.plan.build_variables import wheel_version
 from farm.plan.file import MAX_PLAN_BYTES, Plan
 from farm.plan.options import Choice, from_environment
 from farm.plan.recipe import names
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import check_request, resolve
 from farm.plan.variant import PYTHONS, Variant, cpu_words, gpu_words
 from tests.plans import plan_of
 
 
 def select(variant, package="canary", channel=None, options=None, **overrides):
     options = {name: (value, f"--{name}") for name, value in overrides.items()} | (options or {})
-    return Selectors(
+    return BuildRequest(
         variant=Variant.parse(variant), package=package, channel=channel, options=options
     )
 
@@ -71,13 +71,13 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
     root, gpu, cpu, python, package, platform, channel, overrides
 ):
     options = {name: (value, f"--{name}") for name, value in overrides.items()}
-    selectors = Selectors(Variant(gpu, cpu, python), package, platform, channel, options)
+    selectors = BuildRequest(Variant(gpu, cpu, python), package, platform, channel, options)
     try:
         plan = resolve(root, selectors)
     except NotBuildableError as error:
-        judged = judge(root, selectors)
+        judged = check_request(root, selectors)
         assert not judged.complete
-        for reason in judged.advised():
+        for reason in judged.reasons_with_nearest():
             assert reason.text
             assert reason.fact
             assert reason.source
@@ -87,7 +87,7 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
     except UsageError as error:
         assert str(error)  # noqa: PT017 - either outcome is right
         return
-    assert judge(root, selectors).buildable
+    assert check_request(root, selectors).buildable
     rendered = render(root, plan)
     recipes_own = {name for name in rendered.job if name.startswith("recipe/")}
     own = {
@@ -116,7 +116,7 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
 # --- origins ---
 
 
-def test_the_origin_of_each_rank(project, farm):
+def test_every_source_of_an_option_is_recorded_as_its_origin(project, farm):
     config = project / "ci" / "farm.yaml"
     raw = yaml.safe_load(config.read_text())
     raw["options"] = {"cuda": "11.8", "cudnn": "8.7.0", "blas": "mkl"}
@@ -330,7 +330,7 @@ def test_a_changed_plan_is_refused(plan, tmp_path):
     ],
     ids=["empty", "list", "text", "number", "null", "object", "bytes", "deep", "schema", "large"],
 )
-def test_what_is_no_plan_is_refused(tmp_path, content):
+def test_a_file_that_is_not_a_plan_is_refused(tmp_path, content):
     path = tmp_path / "plan.json"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"plan\.json: (not a plan|larger than)"):
@@ -340,7 +340,7 @@ def test_what_is_no_plan_is_refused(tmp_path, content):
 
 
 def test_a_plan_of_another_version_of_the_farm_says_what_to_do(root, tmp_path):
-    selectors = Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1")
+    selectors = BuildRequest(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1")
     older = json.loads(resolve(root, selectors).to_json())
     del older["windows"]["openmp"]
     path = tmp_path / "plan.json"
@@ -443,7 +443,7 @@ TEXT = st.text(
 @example(values={"A": "\u2028"})
 @example(values={"A": "[masked]"})
 @example(values={"A": "/farm/"})
-def test_whatever_a_value_holds_the_script_only_sets_it(root, values):
+def test_hostile_values_are_only_assigned_by_the_script(root, values):
     made = resolve(root, select("sm35-avx-py311"))
     data = json.loads(made.to_json())
     data["env"] |= values
@@ -480,7 +480,7 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
     ],
 )
 def test_a_channel_of_another_platform_is_advised_with_what_can_be_planned(root, variant, nearest):
-    selectors = Selectors(Variant.parse(variant), "torch", "linux", "rtx50-windows")
+    selectors = BuildRequest(Variant.parse(variant), "torch", "linux", "rtx50-windows")
     with pytest.raises(
         NotBuildableError, match="torch in rtx50-windows is not built for linux"
     ) as caught:
@@ -521,7 +521,7 @@ def test_with_openblas_complex_products_go_through_cblas(root, channel, variant,
     """Upstream's CMake does not ask how a named BLAS returns complex numbers: `torch.dot` of them
     was 0.
     """
-    selectors = Selectors(
+    selectors = BuildRequest(
         variant=Variant.parse(variant), package="torch", channel=channel, platform=platform
     )
     plan = resolve(root, selectors)

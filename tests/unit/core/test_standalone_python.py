@@ -16,10 +16,10 @@ import pytest
 from farm import catalog
 from farm.base.errors import NotBuildableError
 from farm.engines.images import Toolchain
-from farm.plan.build import judge
 from farm.plan.file import Plan
 from farm.plan.render import render
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import check_request
 from farm.plan.variant import PYTHONS, Variant
 from tests.plans import plan_of
 
@@ -103,20 +103,22 @@ def test_the_base_image_that_a_channel_pins_stays_whatever_the_python(tmp_path):
         ("sm35-avx-py312", {"channel": "debian-1.13.1"}, "debian-bookworm has py311, not py312"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(variant, options, word):
+def test_impossible_pythons_are_refused_with_a_reason(variant, options, word):
     with pytest.raises(NotBuildableError, match=word):
         plan_of(variant, **options)
 
 
 def test_a_missing_wheel_names_the_pythons_that_have_one():
-    judged = judge(ROOT, Selectors(Variant.parse("cpu-avx2-py313t")))
+    judged = check_request(ROOT, BuildRequest(Variant.parse("cpu-avx2-py313t")))
     fact = next(reason.fact for reason in judged.rules if reason.rule == "python-packages")
     assert "py314, py314t, none for py313t" in fact  # PyYAML 6.0.3 on the index: cp314t, no cp313t
-    assert judge(ROOT, Selectors(Variant.parse("cpu-avx2-py314t"))).complete
+    assert check_request(ROOT, BuildRequest(Variant.parse("cpu-avx2-py314t"))).complete
 
 
 def test_windows_has_no_free_threaded_one():
-    judged = judge(ROOT, Selectors(Variant.parse("sm75-avx2-py314t"), "torch", "windows"))
+    judged = check_request(
+        ROOT, BuildRequest(Variant.parse("sm75-avx2-py314t"), "torch", "windows")
+    )
     assert "free-threaded" in {reason.rule for reason in judged.rules}
 
 
@@ -254,7 +256,7 @@ def test_another_python_than_the_plan_names_is_refused(archives, tmp_path):
     assert (done.returncode, "no Python 3.99.1" in done.stderr) == (6, True)
 
 
-def test_what_holds_no_python_is_refused(archives, tmp_path):
+def test_an_archive_without_a_python_is_refused(archives, tmp_path):
     with tarfile.open(archives / "cpython-3.11+1.tar.gz", "w:gz"):
         pass
     done = install(archives, tmp_path / "python")

@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -14,13 +15,14 @@ from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.reader import KEY, WITHDRAWN
 from farm.machine.detect import choose, with_published
-from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
+from farm.plan.resolve import resolve
 from farm.plan.settings import load_settings
 from farm.site.files import Contents, SiteSource, site_files
 from farm.site.smoke_reports import Smoke
 from farm.site.wheels import STATES, wheels, with_tests
 from tests.indexes.wheels import build_wheel
+from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,10 +45,8 @@ def test_the_projects_channels(on, capsys, tmp_path, name, expected):
     assert main(["--project", str(ROOT), "detect", "--json", "--index", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)["recommendation"]
     assert [found["variant"], found["channel"]] == expected
-    group = expected[0].rsplit("-", 1)[0]
-    assert (
-        found["pip"]
-        == f"pip install torch==2.0.1 --index-url {tmp_path.as_uri()}/whl/{group}/simple/"
+    assert found["pip"].startswith(
+        f"pip install 'torch @ {tmp_path.as_uri()}/whl/files/torch-2.0.1"
     )
 
 
@@ -114,7 +114,7 @@ def test_the_table_names_what_was_found_and_what_was_not(on, capsys):
     assert "470 is the last driver branch for Tesla K40c" in out
 
 
-def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
+def test_detect_works_outside_a_project(on, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     on("gtx1080ti-haswell")
     assert main(["detect"]) == 0
@@ -124,15 +124,12 @@ def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
         "no wheel for sm61-avx2-py313 is published; it is built by: farm submit --variant "
         "sm61-avx2-py313" in out
     )
-    assert "index-url file:" not in out
+    assert " @ file:" not in out
     assert list(tmp_path.iterdir()) == []
     publish_torch(tmp_path / "an index", "sm61-avx2-py313")
     assert main(["detect", "--index", str(tmp_path / "an index")]) == 0
     uri = (tmp_path / "an index").as_uri()
-    assert (
-        f"pip install torch==2.0.1 --index-url {uri}/whl/sm61-avx2/simple/"
-        in capsys.readouterr().out
-    )
+    assert f"pip install 'torch @ {uri}/whl/files/torch-2.0.1" in capsys.readouterr().out
 
 
 def publish_torch(index, variant, *, platform=None, version="2.0.1"):
@@ -154,10 +151,10 @@ def test_a_wheel_for_a_newer_glibc_is_not_offered(on, capsys, tmp_path):
     assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
     out = words_of(capsys)
     assert "manylinux_2_99_x86_64.whl needs a newer C library than this machine's glibc 2." in out
-    assert "index-url file:" not in out
+    assert " @ file:" not in out
     publish_torch(tmp_path / "index", "sm61-avx2-py313", version="2.0.0")
     assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
-    assert "pip install torch==2.0.0 " in capsys.readouterr().out
+    assert "/whl/files/torch-2.0.0-" in capsys.readouterr().out
 
 
 def test_a_wheel_for_the_free_threaded_python_is_not_offered_to_the_other(on, capsys, tmp_path):
@@ -166,7 +163,7 @@ def test_a_wheel_for_the_free_threaded_python_is_not_offered_to_the_other(on, ca
     assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
     out = words_of(capsys)
     assert "no wheel for sm61-avx2-py313 is published" in out
-    assert "index-url file:" not in out
+    assert " @ file:" not in out
 
 
 def test_another_published_variant_that_runs_here_is_offered(on, capsys, tmp_path):
@@ -176,7 +173,7 @@ def test_another_published_variant_that_runs_here_is_offered(on, capsys, tmp_pat
     out = words_of(capsys)
     assert "no wheel for sm61-avx2-py313 is published" in out
     assert "installs sm61-avx-py313, which is published and runs here too" in out
-    assert "/whl/sm61-avx/simple/" in out
+    assert "/whl/files/torch-2.0.1" in out
 
 
 def words_of(capsys):
@@ -202,8 +199,8 @@ def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsy
     (wheel,) = wheels(store)
     there = with_tests([wheel], {wheel.filename: [smoke]})
     words = lambda group, _: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
-    source = SiteSource(project=None, words=words, root="https://w.example/")
-    files = site_files(Contents(("torch",), there), source)
+    source = SiteSource(project=None, root="https://w.example/")
+    files = site_files(Contents(("torch",), there, words), source)
     store.create(KEY, files[KEY], content_type="application/json")
     detect(index)
     out = words_of(capsys)
@@ -223,7 +220,7 @@ def test_a_damaged_list_of_what_was_tested_costs_no_pip_line(on, capsys, tmp_pat
     detect(tmp_path / "index")
     out = words_of(capsys)
     assert "the index does not say what was tested" in out
-    assert "pip install torch==2.0.1 " in out
+    assert "/whl/files/torch-2.0.1-" in out
 
 
 def test_a_withdrawn_wheel_is_named_with_its_reason_and_what_to_do(on, capsys, tmp_path):
@@ -239,10 +236,10 @@ def test_a_withdrawn_wheel_is_named_with_its_reason_and_what_to_do(on, capsys, t
         in out
     )
     assert "--channel legacy-2.14.1 --rebuild 1" in out
-    assert "index-url file:" not in out
+    assert " @ file:" not in out
     publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2.1")
     detect(index)
-    assert "pip install torch==2.0.1+cu126.sm61.avx2.1 " in words_of(capsys)
+    assert "/whl/files/torch-2.0.1%2Bcu126.sm61.avx2.1-" in words_of(capsys)
 
 
 def test_the_successor_of_a_rebuild_is_the_next_one(on, capsys, tmp_path):
@@ -287,8 +284,10 @@ def test_a_wheel_for_a_newer_driver_is_not_offered(readings, tmp_path, published
         publish_torch(tmp_path / "index", "sm75-avx2-py312", version=version)
     root = (tmp_path / "index").as_uri()
     found = with_published(choose(machine), machine, root, root)
-    line = f"pip install torch=={expected} --index-url {root}/whl/sm75-avx2/simple/"
-    assert found.pip == (line if expected else None)
+    if expected:
+        assert f"{root}/whl/files/torch-{quote(expected)}-" in found.pip
+    else:
+        assert found.pip is None
     refused = any("driver" in reason and "2.10.0" in reason for reason in found.reasons)
     assert refused == (expected is None)
 
@@ -309,7 +308,7 @@ def test_an_index_that_does_not_answer_gives_no_pip_line(on, capsys):
     assert main(["--project", str(ROOT), "detect", "--index", "http://127.0.0.1:1/x"]) == 0
     out = words_of(capsys)
     assert "the index cannot be asked, so there is no pip command" in out
-    assert "index-url file:" not in out
+    assert " @ file:" not in out
 
 
 def test_a_machine_without_a_variant_is_exit_code_3(on, capsys):
@@ -323,3 +322,42 @@ def test_a_wrong_project_or_index_is_a_usage_error(on, capsys, tmp_path):
     assert main(["--project", str(tmp_path / "absent"), "detect"]) == 2
     assert main(["--project", str(ROOT), "detect", "--index", "ftp://w.example"]) == 2
     assert "unknown kind of store 'ftp'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence", "line", "newer"),
+    [
+        (
+            "gtx1080ti-haswell",
+            {"libc": "glibc 2.17"},
+            "torch 2.6.0, CUDA 12.4, Python 3.13",
+            "pip install torch==2.6.0",
+            "torch 2.14.1 with CUDA 12.6 needs glibc 2.28 or newer, not 2.17",
+        ),
+        (
+            "laptop-haswell",
+            {"libc": "glibc 2.17"},
+            "torch 2.6.0, for CPUs",
+            "pip install torch==2.6.0 --index-url https://download.pytorch.org/whl/cpu",
+            "torch 2.15.0 needs glibc 2.28 or newer, not 2.17",
+        ),
+        ("m3-macbook", {}, "torch 2.15.0, for CPUs", "pip install torch==2.15.0", None),
+        ("k40-no-driver", {}, None, None, None),
+        ("laptop-sandybridge", {}, None, None, None),
+        ("alpine-t4", {}, None, None, None),
+    ],
+)
+def test_everything_that_was_read_is_part_of_the_question(
+    record, recorded, monkeypatch, capsys, name, changes, sentence, line, newer
+):
+    """The glibc, the Pythons, the CPU and the driver of the machine choose the wheel of PyTorch."""
+    monkeypatch.setattr("farm.cli.detect.Machine", lambda: recorded(record(name) | changes))
+    main(["--project", str(ROOT), "detect", "--json"])
+    document = valid("detect", capsys.readouterr().out)
+    text, command = list((document["first"] or {"text": "", "line": ""}).values())
+    if sentence is None:
+        assert "PyTorch's own wheel runs here" not in text
+    else:
+        assert sentence in text
+        assert command == line
+        assert document["newer"] == newer

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
-from farm.plan.build import judge
 from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
-from farm.plan.selectors import Selectors, candidate, judgement
+from farm.plan.request import BuildRequest, resolve_options, verdict_on
+from farm.plan.resolve import check_request
 from farm.plan.variant import Variant
 from tests.plans import plan_of
 
@@ -33,13 +33,13 @@ def cpu_of(card):
 def test_no_default_is_warned_of_while_another_channel_plans_without(card, platform):
     worse = []
     for python in PYTHONS:
-        selectors = Selectors(Variant(card, cpu_of(card), python), platform=platform)
-        default = judge(ROOT, selectors)
+        request = BuildRequest(Variant(card, cpu_of(card), python), platform=platform)
+        default = check_request(ROOT, request)
         if not default.complete or not warned(default):
             continue
         for name, channel in load_matrix(ROOT).channels.items():
             if "torch" in channel.packages and platform in channel.platforms:
-                other = judgement(candidate(ROOT, selectors, None, name))
+                other = verdict_on(resolve_options(ROOT, request, None, name))
                 if other.complete and not warned(other):
                     worse.append((python, default.channel, warned(default), name))
     assert worse == []
@@ -49,12 +49,12 @@ def test_no_default_is_warned_of_while_another_channel_plans_without(card, platf
 @pytest.mark.parametrize("card", ["sm50", "sm52", "sm60", "sm61", "sm70"])
 def test_torch_2_15_for_the_cards_that_upstream_left_takes_the_cuda_of_its_ci(card, platform):
     for python in ("py311", "py312", "py313"):
-        selectors = Selectors(
+        request = BuildRequest(
             Variant(card, "avx2", python),
             platform=platform,
             options={"torch": Choice("2.15", "--torch")},
         )
-        judged = judge(ROOT, selectors)
+        judged = check_request(ROOT, request)
         assert (judged.complete, judged.stack.cuda) == (True, "12.6"), (python, judged.channel)
         assert not warned(judged) & {"torch-official", "torch-official-gpu"}
 
@@ -62,7 +62,7 @@ def test_torch_2_15_for_the_cards_that_upstream_left_takes_the_cuda_of_its_ci(ca
 @pytest.mark.parametrize("python", ["py310", "py312", "py314"])
 @pytest.mark.parametrize("card", ["sm50", "sm61", "sm70"])
 def test_pascal_and_its_neighbours_get_the_last_official_release_without_a_warning(card, python):
-    judged = judge(ROOT, Selectors(Variant(card, "avx2", python)))
+    judged = check_request(ROOT, BuildRequest(Variant(card, "avx2", python)))
     assert (judged.stack.torch, judged.stack.cuda, judged.rules) == ("2.14.1", "12.6", [])
 
 

@@ -84,9 +84,7 @@ def test_publish_into_another_index_than_the_projects(capsys, wheel, tmp_path, m
     waive = ["--index", "other", "--waive", "members:torch/*=wanted"]
     assert main(["--project", str(tmp_path / "own"), "publish", wheel, *SELECT, *waive]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.endswith(
-        f" --index-url {(tmp_path / 'here' / 'other').as_uri()}/whl/cpu-avx/simple/"
-    )
+    assert f" @ {(tmp_path / 'here' / 'other').as_uri()}/whl/files/" in last
     assert [path.name for path in (tmp_path / "here" / "other").rglob("*.whl")] == [
         Path(wheel).name
     ]

@@ -78,9 +78,12 @@ def page(node, tmp_path_factory):
 
     `script` is JavaScript that has `answers`, `cases` and `page`, and assigns `result`.
     """
-    folder = tmp_path_factory.mktemp("page")
-    facts = folder / "facts.json"
-    facts.write_text(json.dumps(pages.data(Overview(), ROOT)))
+    return page_of(node, tmp_path_factory.mktemp("page"), Overview())
+
+
+def page_of(node, folder, overview):
+    """`page` of an index with these wheels."""
+    (folder / "facts.json").write_text(json.dumps(pages.data(overview, ROOT)))
     parts = [str(pages.TEMPLATES / name) for name in pages.SCRIPTS]
 
     def run(script, cases):

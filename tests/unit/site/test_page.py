@@ -2,16 +2,24 @@
 paste.
 """
 
+import json
 import random
+import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
 
+from farm import catalog
 from farm.base.errors import UsageError
 from farm.catalog import gpus, paste
+from farm.cli import official_cpu
+from farm.cli.main import parser
 from farm.cli.official import headline, request_of
 from farm.plan.compat import official
+from farm.plan.compat.official import Question
+from farm.plan.compat.official_cpu import best as best_for_cpu
 
 RANDOM_TEXTS = 2000
 SEED = 20261128
@@ -71,9 +79,14 @@ def random_texts():
 
 def expected(text, platform):
     """What the command says: its first sentence and the pip line, or None where it refuses."""
+    word = re.fullmatch(r"cpu(?:-(\w*))?", text.strip().lower())
+    if word:
+        cpu = word[1] if word[1] in catalog.cpu_levels() else None
+        machine = catalog.cpu_levels()[cpu].machine if cpu else "x86_64"
+        return of_cpu(Question((), f"{platform}-{machine}", cpu=cpu))
     pasted = paste.read(text)
     if not pasted.cards:
-        return None
+        return expected_of_cpu(pasted, platform)
     python = pasted.python if pasted.python in official.pythons() else None
     try:
         request = request_of(
@@ -90,8 +103,29 @@ def expected(text, platform):
         return None
     answer = official.best(request.question)
     sentence = headline(request, answer)
-    sentence = sentence[0].upper() + sentence[1:] + ("" if sentence.endswith(".") else ".")
-    return sentence, answer.wheel.pip if answer.wheel else None
+    return as_shown(sentence), answer.wheel.pip if answer.wheel else None
+
+
+def expected_of_cpu(pasted, platform):
+    """The same for a text that names no card."""
+    args = parser().parse_args(["why", "--official", "--gpu", "-"])
+    if not official_cpu.is_asked(args, pasted):
+        return None
+    try:
+        question = official_cpu.question_of(args, pasted, platform=pasted.platform or platform)
+    except UsageError:
+        return None
+    return of_cpu(question)
+
+
+def of_cpu(question):
+    answer = best_for_cpu(question)
+    wheel = answer.wheel
+    return as_shown(official_cpu.headline(question, answer)), wheel.pip if wheel else None
+
+
+def as_shown(sentence):
+    return sentence[0].upper() + sentence[1:] + ("" if sentence.endswith(".") else ".")
 
 
 def shown(parts):
@@ -115,6 +149,51 @@ def test_the_page_answers_as_the_command_does(page):
     assert different[:5] == []
     answered = [shown(parts) for parts in answers]
     assert 1000 < sum(answer is not None for answer in answered) < len(answered) - 50
+
+
+def test_wheels_for_the_cpu_are_the_same(page):
+    draw = random.Random(SEED)
+    cases = []
+    for _ in range(RANDOM_TEXTS):
+        place = draw.choice(("linux-x86_64", "linux-aarch64", "windows-x86_64", "macos-x86_64"))
+        question = {
+            "platform": draw.choice((place, "macos-arm64", "windows-aarch64")),
+            "python": draw.choice((None, "py37", "py39", "py312", "py314t")),
+            "torch": draw.choice((None, None, "1.12.1", "2.2.2", "2.6.0", "2.15.0")),
+            "glibc": draw.choice((None, "2.12", "2.17", "2.28", "2.39")),
+            "cpu": draw.choice((None, "sse41", "avx", "avx2", "arm64")),
+        }
+        cases.append(question)
+    answers = page("result = cases.map((q) => answers.bestForCpu({ sms: [], ...q }));", cases)
+    for case, answer in zip(cases, answers, strict=True):
+        mine = asdict(best_for_cpu(Question((), **case)))
+        assert json.loads(json.dumps(mine)) == answer, case
+
+
+@pytest.mark.parametrize(
+    ("typed", "platform", "texts"),
+    [
+        ("Rubin", "linux", ["is the name of an architecture", "sm107"]),
+        ("VR200", "linux", ["is sm_107: no PyTorch of the catalogue is built for it"]),
+        ("Blackwell", "linux", ["is the name of an architecture"]),
+        ("RTX 6000", "linux", ["sold with several chips: sm_75, sm_89, sm_120"]),
+        ("GPU 0: NVIDIA RTX 6000 (UUID: GPU-1)", "linux", ["sm_75, sm_89, sm_120"]),
+        ("Jetson Nano", "linux", ["Armv8.0", "for JetPack 4 to 6"]),
+        ("GTX 680", "linux", ["CUDA 10.2 was the last toolkit for sm_30"]),
+        ("Tesla K80", "linux", ["Beside torch, torchruntime"]),
+        ("cpu-avx", "linux", ["runs on a CPU with avx", "whl/cpu", "was not examined here"]),
+        ("cpu", "windows", ["runs on the CPU", "windows-x86_64"]),
+        (
+            "OS: macOS 12.7 (x86_64)\nPython version: 3.11.4",
+            "linux",
+            ["torch 2.2.2", "is the last"],
+        ),
+    ],
+)
+def test_what_is_shown_for_a_text(page, typed, platform, texts):
+    (parts,) = page(RUN, [(typed, platform)])
+    text = " ".join(part[2] for part in parts)
+    assert [words for words in texts if words not in text] == []
 
 
 def test_two_hundred_texts_are_written_by_hand():

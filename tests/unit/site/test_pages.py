@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 
 from farm.cli.main import main
 from farm.index.changes import record_event
-from farm.plan.environment import absent_features
+from farm.plan.build_variables import absent_features
 from farm.site.files import Contents, SiteSource, build, site_files
 from farm.site.overview import by_project, newest_version
 from farm.site.pages import embedded
@@ -32,11 +32,11 @@ def words(group, filename):
 
 
 def source(project=None):
-    return SiteSource(project=project, words=words, root=URL)
+    return SiteSource(project=project, root=URL)
 
 
 def make(there, project=None, projects=()):
-    return site_files(Contents(tuple(projects), there), source(project))
+    return site_files(Contents(tuple(projects), there, words), source(project))
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +87,13 @@ def test_the_page_begins_with_what_is_there(there, root):
         "adopted and not verified",
         "published, not tested",
         "2026-11-21",
-        "<td>not verified<td>sm35-avx<br>",
+        'not verified<td data-label="groups">sm35-avx<td',
     ):
         assert text in project, text
     assert "for ever" not in page + project
 
 
-def test_what_is_withdrawn_is_shown_and_not_offered(store, there):
+def test_withdrawn_wheels_are_shown_and_not_offered(store, there):
     record_event(store, [there[0].filename], "yank", "wrong flags")
     page = make(with_tests(wheels(store), {}))["project/torch.html"].decode()
     assert "yanked: wrong flags" in page
@@ -105,7 +105,7 @@ def test_what_could_be_built_is_a_page_by_card_with_what_was_tested_first(offere
     page = offered["buildable.html"].decode()
     kepler = page[page.index('<h2 id="sm35">sm35: Kepler, Tesla K40') :]
     kepler = kepler[: kepler.index("</section>")]
-    assert kepler.index("debian-2.6.0<td>") < kepler.index("never built for it</summary>")
+    assert kepler.index("debian-2.6.0<td ") < kepler.index("never built for it</summary>")
     assert "Tested channels for sm35" in kepler
 
 
@@ -118,7 +118,7 @@ def test_the_target_of_a_link_is_inside_of_what_a_browser_opens_for_it(there):
     """The block of the version was closed, and that of another card open."""
     page = make(there)["project/torch.html"].decode()
     block = page[page.index("<details") : page.index("</details>")]
-    assert f'<div id="{there[0].version}">' in block
+    assert f'<div id="{there[0].version}"' in block
     assert "<details id=" not in page
 
 
@@ -208,7 +208,7 @@ def test_the_first_view_of_five_thousand_wheels_is_below_100_kilobytes(root):
     assert len(gzip.compress(page)) < 100_000
 
 
-def test_only_what_changed_is_written(there, store, put):
+def test_only_changed_pages_are_written(there, store, put):
     files, changed = build(store, source())
     assert set(changed) == set(files)
     assert build(store, source())[1] == []
@@ -253,7 +253,7 @@ def test_what_this_index_has_of_a_channel_is_not_called_never_built(there, root)
     after = section(make([wheel], project=root)["buildable.html"], "sm120")
     line = "torch 2.15.0+cu128.sm120.avx2 for sm120-avx2, py313: published, CPU part tested"
     assert f"in this index: {line}" in after
-    assert '<th scope="row" class="mono">main<td>' in after[: after.index("never built for it")]
+    assert '<th scope="row" class="mono">main<td ' in after[: after.index("never built for it")]
 
 
 def test_the_evidence_of_the_farm_is_named_as_that(offered):

@@ -8,9 +8,9 @@ import pytest
 
 from farm.base.errors import VerificationFailedError
 from farm.catalog import cpu_levels
-from farm.plan.build import resolve
 from farm.plan.recipe import recipe
-from farm.plan.selectors import Selectors
+from farm.plan.request import BuildRequest
+from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
 from farm.wheel.explain.explanation import explain
 from farm.wheel.inspect import inspect
@@ -62,7 +62,7 @@ def answers(path):
     }
 
 
-def test_who_answers(wheel):
+def test_every_needed_dll_has_an_answer(wheel):
     assert answers(wheel) == {
         ("_C.cp311-win_amd64.pyd", "torch_cpu.dll"): ("wheel", "load"),
         ("_C.cp311-win_amd64.pyd", "python311.dll"): ("python", "load"),
@@ -157,7 +157,7 @@ def test_one_library_with_two_openmp_runtimes(tmp_path, make_wheel, make_pe, nee
             assert "OpenMP_libomp_LIBRARY" in error.value.hint
 
 
-def test_not_found(tmp_path, wheel, libs):
+def test_a_library_that_is_nowhere_is_named(tmp_path, wheel, libs):
     (libs[1] / "deep.dll").unlink()
     with pytest.raises(VerificationFailedError, match=r"LibIomp5md\.dll needs Deep\.dll"):
         run(wheel, tmp_path, libs)
@@ -296,7 +296,7 @@ def test_a_tier_above_the_level_is_found_by_what_it_exports(
 def test_a_plan_holds_its_wheels_to_the_tiers_of_its_level():
     """Each platform's wheels of the recipe, by its own table."""
     for platform in ("windows", "linux"):
-        chosen = Selectors(Variant.parse("sm35-avx-py311"), "torch", platform, "kepler-2.0.1")
+        chosen = BuildRequest(Variant.parse("sm35-avx-py311"), "torch", platform, "kepler-2.0.1")
         held = resolve(ROOT, chosen).verify.left_out
         assert held == tuple(
             name for tier in ("AVX2", "AVX512") for name in recipe("torch").tiers[tier]

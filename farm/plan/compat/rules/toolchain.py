@@ -54,10 +54,16 @@ def machine_of_cpu(stack: Stack) -> Iterator[Reason]:
     machines = facts(stack.platform).built_on
     machine = stack.variant.machine
     if machine not in machines:
+        text = (
+            f"{stack.variant.cpu} is for {machine}; the farm's {stack.platform} builds are for "
+            f"{' and '.join(machines)}"
+        )
+        for place in catalog.official().cpu_wheels:
+            if place.last and place.platform == f"{stack.platform}-{machine}":
+                text += f"; PyTorch's own last release for {place.platform} is {place.last}"
         yield because(
             "machine",
-            f"{stack.variant.cpu} is for {machine}; the farm's {stack.platform} builds are for "
-            f"{' and '.join(machines)}",
+            text,
             "Linux is built on x86_64 and aarch64, Windows on x86_64, macOS on arm64",
             "farm/catalog/debian.yaml",
         )

@@ -1,4 +1,4 @@
-"""What follows from a candidate, each with its origin: features of PyTorch, version, needs,
+"""What follows from a resolved, each with its origin: features of PyTorch, version, needs,
 variables of the build.
 """
 
@@ -13,15 +13,15 @@ from farm.base.text import nearest
 from farm.base.yamlfile import where
 from farm.catalog import number
 from farm.catalog.models import Feature
-from farm.plan import inputs
+from farm.plan import materials
 from farm.plan.compat.rules.features import feature_off
 from farm.plan.compat.rules.pytorch import numpy_end
 from farm.plan.compat.stack import Stack, arch_list, effects, sm_name, targets
-from farm.plan.inputs import source_version
+from farm.plan.materials import source_version
 from farm.plan.options import FILE, OPTIONS, Choice
 from farm.plan.platforms.base import Variables, platform
 from farm.plan.recipe import NcclSource, folder, names, near, recipe
-from farm.plan.selectors import Candidate
+from farm.plan.request import ResolvedRequest
 from farm.plan.variant import Variant
 
 LEFT_OUT = "--without"
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
     reason: str = ""
 
 
-def feature_settings(wanted: Candidate) -> dict[str, Setting]:
+def feature_settings(wanted: ResolvedRequest) -> dict[str, Setting]:
     """State of each feature that the recipe names. Raises UsageError: `--without` names what it
     cannot leave out.
     """
@@ -63,7 +63,7 @@ def feature_settings(wanted: Candidate) -> dict[str, Setting]:
     return settings
 
 
-def _left_out(wanted: Candidate) -> dict[str, str]:
+def _left_out(wanted: ResolvedRequest) -> dict[str, str]:
     """Return the origins of the features that are left out, by id.
 
     They are those of `--without` and of the channel, but for those of `--with`.
@@ -86,7 +86,7 @@ def _left_out(wanted: Candidate) -> dict[str, str]:
     return left_out
 
 
-def _feature_names(wanted: Candidate, value: str, origin: str) -> list[str]:
+def _feature_names(wanted: ResolvedRequest, value: str, origin: str) -> list[str]:
     """Return the ids of the features in a list of ids or titles.
 
     Raises:
@@ -124,7 +124,9 @@ def _feature_names(wanted: Candidate, value: str, origin: str) -> list[str]:
     return [titles[word] for word in words]
 
 
-def _setting(wanted: Candidate, name: str, feature: Feature, before: dict[str, Setting]) -> Setting:
+def _setting(
+    wanted: ResolvedRequest, name: str, feature: Feature, before: dict[str, Setting]
+) -> Setting:
     for needed in feature.needs:
         if needed in before and not before[needed].on:
             return Setting(on=False, origin=before[needed].origin, reason=f"needs {_title(needed)}")
@@ -145,7 +147,7 @@ def _setting(wanted: Candidate, name: str, feature: Feature, before: dict[str, S
     return Setting(on=True, origin="rules: nothing against it")
 
 
-def _limit(wanted: Candidate, feature: Feature) -> str | None:
+def _limit(wanted: ResolvedRequest, feature: Feature) -> str | None:
     """What a feature needs and the wheel's platform or hardware lacks."""
     cards = targets(wanted.stack)
     levels = list(catalog.cpu_levels())
@@ -156,7 +158,7 @@ def _limit(wanted: Candidate, feature: Feature) -> str | None:
     return feature.elsewhere.get(wanted.stack.platform)
 
 
-def _no_wheel(wanted: Candidate, name: str) -> str | None:
+def _no_wheel(wanted: ResolvedRequest, name: str) -> str | None:
     """Why NVIDIA's wheel of NCCL does not serve, where the recipe takes it for this feature."""
     stack = wanted.stack
     if not any(
@@ -218,7 +220,7 @@ def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
     )
 
 
-def missing_features(wanted: Candidate, found: dict[str, Setting]) -> dict[str, str]:
+def missing_features(wanted: ResolvedRequest, found: dict[str, Setting]) -> dict[str, str]:
     """The features that the official wheel for this kind of machine has and this build lacks, with
     the reason.
     """
@@ -250,16 +252,16 @@ def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -
     return f"{base}+{'.'.join(parts)}"
 
 
-def placeholders(candidate: Candidate) -> dict[str, str]:
+def placeholders(resolved: ResolvedRequest) -> dict[str, str]:
     """The values of `{version}`, `{cuda_home}`, … in a recipe, for this build."""
-    stack, system = candidate.stack, platform(candidate.stack.platform)
-    base = source_version(candidate.recipe, stack.torch)
+    stack, system = resolved.stack, platform(resolved.stack.platform)
+    base = source_version(resolved.recipe, stack.torch)
     return {
         "version": wheel_version(
-            base, stack.cuda, stack.variant, int(candidate.value("rebuild") or 0)
+            base, stack.cuda, stack.variant, int(resolved.value("rebuild") or 0)
         ),
-        "torch_version": _torch_version(candidate),
-        "numpy_end": _numpy_end(candidate),
+        "torch_version": _torch_version(resolved),
+        "numpy_end": _numpy_end(resolved),
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
         **{name: word.value for name, word in effects(stack).items()},
@@ -284,64 +286,64 @@ def _device_flags(stack: Stack) -> dict[str, str]:
     }
 
 
-def _torch_version(candidate: Candidate) -> str:
+def _torch_version(resolved: ResolvedRequest) -> str:
     """The release of PyTorch's own wheel; the version of the farm's."""
-    stack = candidate.stack
-    if stack.torch and not inputs.official_torch(candidate.pins.official, candidate.recipe, stack):
+    stack = resolved.stack
+    if stack.torch and not materials.official_torch(resolved.pins.official, resolved.recipe, stack):
         return wheel_version(stack.torch, stack.cuda, stack.variant, 0)
     return stack.torch or ""
 
 
-def _numpy_end(candidate: Candidate) -> str:
+def _numpy_end(resolved: ResolvedRequest) -> str:
     """The first numpy that the wheel cannot work with; empty where no torch says it.
 
     What was compiled against numpy 1's headers does not work with numpy 2 (NumPy 2.0 migration
     guide, "Downstream packages"). They are those of a wheel that the recipe or a standalone Python
     brings, else the base image's.
     """
-    release = catalog.torch_releases().get(candidate.stack.torch or "")
+    release = catalog.torch_releases().get(resolved.stack.torch or "")
     if release is None:
         return ""
-    base = candidate.pins.base
-    ends = [numpy_end(release, candidate.stack.variant.cpu)]
+    base = resolved.pins.base
+    ends = [numpy_end(release, resolved.stack.variant.cpu)]
     if (
-        not candidate.recipe.verify.numpy
+        not resolved.recipe.verify.numpy
     ):  # it compiles nothing against numpy, as torchvision: what torch says holds
         return ends[0]
     wheels = [
-        part.source for part in inputs.parts(candidate.recipe, candidate.stack, base, ())
-    ] + inputs.standalone_wheels(candidate.stack)
+        part.source for part in materials.parts(resolved.recipe, resolved.stack, base, ())
+    ] + materials.standalone_wheels(resolved.stack)
     brought = [str(source.file).split("-")[1] for source in wheels if source.package == "numpy"]
     major = None
     if brought:
         major = number(brought[0])[0]
-    elif base is not None and candidate.stack.standalone is None:
+    elif base is not None and resolved.stack.standalone is None:
         major = catalog.debian_releases()[base].numpy_major
     if major is not None and major < 2:
         ends.append("2")
     return min(ends, key=number)
 
 
-def needs(candidate: Candidate) -> list[str]:
+def needs(resolved: ResolvedRequest) -> list[str]:
     """The farm's own wheels that the build imports. Raises UsageError: one has no recipe, or needs
     itself.
     """
-    stack = candidate.stack
+    stack = resolved.stack
     requirements = []
-    for name in candidate.recipe.needs:
-        if name not in names() or name in (candidate.package, candidate.pins.recipe):
+    for name in resolved.recipe.needs:
+        if name not in names() or name in (resolved.package, resolved.pins.recipe):
             if name in names():
                 fault = "cannot need itself"
             else:
                 fault = f"no recipe for package {name!r}"
-            near_names = [needed for needed in near(name) if needed != candidate.package]
+            near_names = [needed for needed in near(name) if needed != resolved.package]
             raise UsageError(
-                f"{where(folder(candidate.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
+                f"{where(folder(resolved.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
                 hint=f"nearest: {', '.join(near_names)}" if near_names else None,
             )
-        needed = recipe(candidate.channel.text.recipe_of(name))
-        if needed.package == "torch" and inputs.official_torch(
-            candidate.pins.official, candidate.recipe, stack
+        needed = recipe(resolved.channel.text.recipe_of(name))
+        if needed.package == "torch" and materials.official_torch(
+            resolved.pins.official, resolved.recipe, stack
         ):
             continue  # it is fetched, not built
         # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch
@@ -354,7 +356,7 @@ def needs(candidate: Candidate) -> list[str]:
         requirements.append(
             f"{needed.package}=={wheel_version(base, stack.cuda, stack.variant, 0)}"
         )
-    if circle := _circle(candidate, (candidate.pins.recipe,)):
+    if circle := _circle(resolved, (resolved.pins.recipe,)):
         raise UsageError(
             f"{where(folder(circle[0]) / 'recipe.yaml', 'needs')}: needs: a circle, none of which "
             "can be built first: "
@@ -363,17 +365,17 @@ def needs(candidate: Candidate) -> list[str]:
     return requirements
 
 
-def _circle(candidate: Candidate, way: tuple[str, ...]) -> tuple[str, ...]:
+def _circle(resolved: ResolvedRequest, way: tuple[str, ...]) -> tuple[str, ...]:
     """Of the recipes that `way` leads to, each needed by the one before, some that end where they
     begin; else none.
     """
     for name in recipe(way[-1]).needs:
         if name in names():  # else the build of that recipe says so
-            needed = candidate.channel.text.recipe_of(name)
+            needed = resolved.channel.text.recipe_of(name)
             if needed in way:
                 circle = (*way[way.index(needed) :], needed)
             else:
-                circle = _circle(candidate, (*way, needed))
+                circle = _circle(resolved, (*way, needed))
             if circle:
                 return circle
     return ()
@@ -406,28 +408,28 @@ COMPILER_FLAGS = ("CFLAGS", "CXXFLAGS")
 """The variables with the variant's own flags, such as -mavx2: they are added to, never replaced."""
 
 
-def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
+def environment(resolved: ResolvedRequest, values: Mapping[str, str]) -> dict[str, Choice]:
     """The variables of the build, each with its origin.
 
     A later one replaces an earlier one, or is appended where it holds compiler flags: the
     platform's compilers, the recipe, the GPU's architectures, the switches, the options.
 
     Args:
-        candidate: The build.
+        resolved: The build.
         values: What stands for the placeholders of the recipe.
 
     Raises:
         UsageError: A placeholder of the recipe is unknown.
     """
     variables: dict[str, Choice] = {}
-    file = folder(candidate.pins.recipe) / "recipe.yaml"
-    for origin, texts in _sources(candidate).items():
+    file = folder(resolved.pins.recipe) / "recipe.yaml"
+    for origin, texts in _sources(resolved).items():
         for name, text in texts.items():
-            keys = [key for key in ("env_cuda", "env") if name in getattr(candidate.recipe, key)]
+            keys = [key for key in ("env_cuda", "env") if name in getattr(resolved.recipe, key)]
             filled_in = filled(text, values, file, *keys[:1], name)
             variables[name] = _combined(name, variables.get(name), filled_in, origin)
     for option in OPTIONS.values():
-        choice = candidate.chosen[option.name]
+        choice = resolved.chosen[option.name]
         for name, text in option.environment(choice.value).items():
             before = variables.get(name)
             origin = choice.origin
@@ -446,10 +448,10 @@ def _combined(name: str, before: Choice | None, text: str, origin: str) -> Choic
     return Choice(f"{before.value} {text}", f"{before.origin}, with {text!r} of {origin}")
 
 
-def _sources(candidate: Candidate) -> Variables:
+def _sources(resolved: ResolvedRequest) -> Variables:
     """Variables by origin, in the order in which one overrules another."""
-    stack = candidate.stack
-    recipe = candidate.recipe
+    stack = resolved.stack
+    recipe = resolved.recipe
     variables = (
         recipe.env
         | (recipe.env_cuda if stack.cuda else {})
@@ -462,7 +464,7 @@ def _sources(candidate: Candidate) -> Variables:
     }
     if stack.cuda:
         by_origin[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack)}
-    for name, setting in feature_settings(candidate).items():
+    for name, setting in feature_settings(resolved).items():
         feature = catalog.features()[name]
         # CMake asks nothing about GPUs where there is no CUDA.
         if feature.switch and (stack.cuda or not feature.gpu):

@@ -1,8 +1,8 @@
-"""Selectors, and the candidate that follows from them: channel, recipe and the choice of every
-option.
+"""What was asked for, resolved: the channel, the recipe and the choice of every option; and the
+verdict on it.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,12 @@ from typing import Any
 
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
-from farm.plan.compat.nearest import advise, difference, settle, solve
+from farm.plan.compat.nearest import advise, apply_defaults, difference, solve
 from farm.plan.compat.reason import Reason
 from farm.plan.compat.rules import check
 from farm.plan.compat.rules.features import feature_works
 from farm.plan.compat.stack import Stack
-from farm.plan.inputs import commit_of, standalone_packages
+from farm.plan.materials import commit_of, standalone_packages
 from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
 from farm.plan.options import FILE, OPTIONS, Choice, Option, Value, option
 from farm.plan.platforms.base import platform
@@ -25,7 +25,7 @@ from farm.platforms.facts import DEFAULT
 
 
 @dataclass(frozen=True)
-class Selectors:
+class BuildRequest:
     """A request. `options` are explicit choices with their origins; the channel chooses the
     others.
     """
@@ -37,16 +37,16 @@ class Selectors:
     options: Mapping[str, Choice] = field(default_factory=dict)
 
 
-def changed(selectors: Selectors, text: str) -> Selectors:
+def changed(request: BuildRequest, text: str) -> BuildRequest:
     """The request with other options, as a refusal names them: `--cuda 12.8 --no-ptx`.
 
     Raises:
         UsageError: The text names something that is no option of a plan.
     """
-    variant = selectors.variant
-    platform_name = selectors.platform
-    channel = selectors.channel
-    options = dict(selectors.options)
+    variant = request.variant
+    platform_name = request.platform
+    channel = request.channel
+    options = dict(request.options)
     words = iter(text.split())
     for flag in words:
         if flag in ("--ptx", "--no-ptx"):
@@ -59,18 +59,18 @@ def changed(selectors: Selectors, text: str) -> Selectors:
             channel = next(words)
         else:
             options[option(flag.removeprefix("--")).name] = Choice(next(words), flag)
-    return Selectors(variant, selectors.package, platform_name, channel, options)
+    return BuildRequest(variant, request.package, platform_name, channel, options)
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ResolvedRequest:
     """A build before it is judged: with a choice of every option, and the same as a `stack` for the
     rules.
 
     `package` is the name under which channels list it: a folder of recipes.
     """
 
-    selectors: Selectors
+    request: BuildRequest
     package: str
     channel: Channel
     channel_origin: str
@@ -84,28 +84,28 @@ class Candidate:
         return self.chosen[name].value
 
 
-def candidate(
+def resolve_options(
     project: Path,
-    selectors: Selectors,
+    request: BuildRequest,
     fields: Mapping[str, Any] | None = None,
     channel_name: str | None = None,
-) -> Candidate:
-    """The build that the selectors mean; `fields` are further ones of the stack, such as a driver.
+) -> ResolvedRequest:
+    """The build that a request means; `fields` are further ones of the stack, such as a driver.
 
     The base image and the cuDNN that no one asked for give way where they alone stand against the
     build. `channel_name` is a channel to try in the place of the default one. Raises UsageError: a
     package, platform, channel, option or value is unknown, with the nearest; or an option of the
     command line means nothing to the build.
     """
-    variant = selectors.variant
-    options = {name: Choice(*explicit) for name, explicit in selectors.options.items()}
+    variant = request.variant
+    options = {name: Choice(*explicit) for name, explicit in request.options.items()}
     for name, choice in options.items():
         option(name).check(choice)
         _completed(option(name), choice)  # also where it means nothing to this build
     matrix = load_matrix(project)
-    package = _listed(matrix, selectors.package)
-    system = platform(selectors.platform)
-    if OPTIONS["torch"].applies(recipe(selectors.package)):
+    package = _listed(matrix, request.package)
+    system = platform(request.platform)
+    if OPTIONS["torch"].applies(recipe(request.package)):
         torch_choice = options.get("torch")
     else:
         torch_choice = None
@@ -115,13 +115,13 @@ def candidate(
         matrix.default_channel,
         package,
         variant,
-        selectors.platform,
+        request.platform,
         torch,
         _text(options.get("cuda")),
     )
-    name = channel_name or selectors.channel or default()
+    name = channel_name or request.channel or default()
     channel = matrix.channel(name)
-    pins = channel.pins(package, variant, selectors.platform, _text(options.get("cuda")))
+    pins = channel.pins(package, variant, request.platform, _text(options.get("cuda")))
     recipe_ = recipe(pins.recipe)
     choices = {
         entry.name: _choose(entry, recipe_, variant, options, pins, channel.name)
@@ -130,7 +130,7 @@ def candidate(
     stack = Stack(
         package=recipe_.package,
         variant=variant,
-        platform=selectors.platform,
+        platform=request.platform,
         base=pins.base,
         toolkit=_text(choices["toolkit"]),
         cuda=_text(choices["cuda"]),
@@ -142,21 +142,23 @@ def candidate(
         features=tuple(recipe_.features),
         **(fields or {}),
     )
-    stack = system.completed(stack)
+    stack = system.with_platform(stack)
     # What someone asked for never gives way.
     free = {"base", "cudnn"} - set(options)
     # First what a default can mend, then whether a standalone Python would mend more.
-    adjusted = settle(stack, free)
-    adjusted = _with_python(stack, adjusted, recipe_, free, pinned=channel.text.base is not None)
+    adjusted = apply_defaults(stack, free)
+    adjusted = _use_standalone_python(
+        stack, adjusted, recipe_, free, pinned=channel.text.base is not None
+    )
     if adjusted.cudnn != stack.cudnn:
         why = f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
         choices["cudnn"] = Choice(adjusted.cudnn, why)
-    return Candidate(
-        selectors=selectors,
+    return ResolvedRequest(
+        request=request,
         package=package,
         channel=channel,
         channel_origin="--channel"
-        if selectors.channel
+        if request.channel
         else "default"
         if channel_name is None
         else "it fits",
@@ -167,7 +169,7 @@ def candidate(
     )
 
 
-def _with_python(
+def _use_standalone_python(
     stack: Stack, settled: Stack, recipe_: Recipe, free: Collection[str], *, pinned: bool
 ) -> Stack:
     """The settled stack, or one with a standalone Python where less stands against that.
@@ -186,7 +188,7 @@ def _with_python(
     for base in (stack.base, another) if outdated else (another,):
         with_standalone = replace(stack, base=base, standalone=standalone_packages(recipe_, python))
         # Its base stays: keeping that is what the standalone Python is for.
-        with_standalone = settle(with_standalone, set(free) - {"base"})
+        with_standalone = apply_defaults(with_standalone, set(free) - {"base"})
         objections = {reason.rule for reason in check(with_standalone) if reason.blocks}
         # A standalone Python is only taken where it helps: it needs a wheel of everything that the
         # build imports.
@@ -264,11 +266,12 @@ def _text(choice: Choice | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Verdict:
     """The reasons against a build: of its channel (`offer`), of the rules; `options`: what was
     asked for.
 
     `instead`: where the channel lacks something, what can be planned instead, each as it is typed.
+    `can_be_planned`: whether some channel takes options that the rules find.
     """
 
     what: str
@@ -278,6 +281,7 @@ class Judgement:
     rules: list[Reason]
     options: tuple[str, ...]
     instead: tuple[str, ...] = ()
+    can_be_planned: Callable[[str], bool] = field(default=bool, compare=False)
 
     @property
     def buildable(self) -> bool:
@@ -294,7 +298,7 @@ class Judgement:
         """How much stands against it: first what its channel lacks, then what the rules refuse."""
         return len(self.offer), sum(reason.blocks for reason in self.rules)
 
-    def advised(self) -> list[Reason]:
+    def reasons_with_nearest(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
         reasons = [*self.offer, *advise(self.stack, self.rules, self.options)]
         # Where one error stays whatever is changed, doing away with another is of no use.
@@ -309,7 +313,7 @@ class Judgement:
             return list(self.instead)
         solved = solve(self.stack, self.options)
         text = difference(self.stack, solved) if solved else ""
-        return [text] if text else []
+        return [text] if text and self.can_be_planned(text) else []
 
     def nearest(self) -> str | None:
         """The first of the alternatives; None: nothing is against the build, or nothing was
@@ -323,7 +327,7 @@ class Judgement:
         """
         if self.complete:
             return
-        reasons = [reason for reason in self.advised() if reason.blocks]
+        reasons = [reason for reason in self.reasons_with_nearest() if reason.blocks]
         lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
         # One change that does away with everything is worth more than one for each reason.
         single = dict.fromkeys(reason.nearest for reason in reasons if reason.nearest)
@@ -337,39 +341,37 @@ class Judgement:
         raise NotBuildableError("\n".join(lines), hint=hint)
 
 
-def judgement(candidate: Candidate) -> Judgement:
-    """Every reason against the candidate."""
-    selectors = candidate.selectors
-    stack = candidate.stack
+def verdict_on(resolved: ResolvedRequest) -> Verdict:
+    """Every reason against a resolved request."""
+    request = resolved.request
+    stack = resolved.stack
     offer = [
-        *_not_offered(candidate),
-        *_no_source(candidate.recipe, stack.torch),
-        *_turned_off(candidate),
+        *_not_offered(resolved),
+        *_no_source(resolved.recipe, stack.torch),
+        *_turned_off(resolved),
     ]
     # What the command line says stands there; of what comes from elsewhere a message names the
     # place.
     elsewhere = [
-        f"{name} {candidate.value(name)} (from {candidate.chosen[name].origin})"
-        for name, explicit in selectors.options.items()
-        if not explicit[1].startswith("--") and candidate.chosen[name].origin == explicit[1]
+        f"{name} {resolved.value(name)} (from {resolved.chosen[name].origin})"
+        for name, explicit in request.options.items()
+        if not explicit[1].startswith("--") and resolved.chosen[name].origin == explicit[1]
     ]
     title = (
-        f"{selectors.package} for "
-        f"{selectors.variant}{' with ' if elsewhere else ''}{', '.join(elsewhere)}"
+        f"{request.package} for "
+        f"{request.variant}{' with ' if elsewhere else ''}{', '.join(elsewhere)}"
     )
-    return Judgement(
-        title, candidate.channel.name, stack, offer, check(stack), tuple(selectors.options)
-    )
+    return Verdict(title, resolved.channel.name, stack, offer, check(stack), tuple(request.options))
 
 
-def _not_offered(candidate: Candidate) -> Iterator[Reason]:
+def _not_offered(resolved: ResolvedRequest) -> Iterator[Reason]:
     """Parts that the channel does not offer, apart from those that the rules explain better."""
-    channel = candidate.channel
-    recipe = candidate.recipe
-    variant = candidate.selectors.variant
+    channel = resolved.channel
+    recipe = resolved.recipe
+    variant = resolved.request.variant
     name = channel.name
-    package = candidate.package
-    platform = candidate.selectors.platform
+    package = resolved.package
+    platform = resolved.request.platform
     source = "ci/matrix.yaml"
     if package not in channel.packages:
         fact = f"packages of {name}: {', '.join(channel.packages)}"
@@ -387,30 +389,30 @@ def _not_offered(candidate: Candidate) -> Iterator[Reason]:
         yield Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source)
 
 
-def _turned_off(candidate: Candidate) -> Iterator[Reason]:
+def _turned_off(resolved: ResolvedRequest) -> Iterator[Reason]:
     """Switches of PyTorch that were asked for and that the recipe has off, or where the rules only
     doubt.
     """
-    recipe = candidate.recipe
-    platform = candidate.selectors.platform
+    recipe = resolved.recipe
+    platform = resolved.request.platform
     variables = (
         recipe.env
         | recipe.env_platform.get(platform, {})
-        | (recipe.env_cuda if candidate.stack.cuda else {})
+        | (recipe.env_cuda if resolved.stack.cuda else {})
     )
     variables |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
-    for name in sorted(candidate.stack.switches):
-        against = list(feature_works(candidate.stack, feature := catalog.switches()[name]))
+    for name in sorted(resolved.stack.switches):
+        against = list(feature_works(resolved.stack, feature := catalog.switches()[name]))
         doubt = any(reason.severity == "warning" for reason in against)
-        if not candidate.pins.switches.get(name, variables.get(name) != "0" and not doubt):
+        if not resolved.pins.switches.get(name, variables.get(name) != "0" and not doubt):
             why = recipe.without.get(feature) or next((reason.text for reason in against), None)
-            text = f"{name} is off where channel {candidate.channel.name} builds {recipe.package}"
+            text = f"{name} is off where channel {resolved.channel.name} builds {recipe.package}"
             text += f": {why}" if why else ""
             yield Reason(
                 "switch-recipe",
                 text,
                 f"{name}: 0",
-                f"farm/recipes/{candidate.pins.recipe}/recipe.yaml",
+                f"farm/recipes/{resolved.pins.recipe}/recipe.yaml",
             )
 
 
