@@ -127,7 +127,7 @@ def state(tmp_path):
     return folder
 
 
-def test_each_part_is_opened_once_and_what_is_swapped_later_is_not_read(shared, state):
+def test_parts_are_opened_once_so_later_swaps_are_not_read(shared, state):
     manifest = parts_in(shared, {"job/build.sh": b"true\n"})
 
     def swap(path):
@@ -259,7 +259,7 @@ def test_a_link_that_others_put_there_is_replaced_and_not_followed(tmp_path):
     assert [path.name for path in out.iterdir()] == ["build.log.xz"]
 
 
-def test_what_is_half_written_is_not_there(tmp_path):
+def test_partially_written_files_are_not_visible(tmp_path):
     (tmp_path / "file").write_text("old")
 
     def fail():
@@ -272,7 +272,7 @@ def test_what_is_half_written_is_not_there(tmp_path):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
 
 
-def test_a_new_file_takes_the_place_of_nothing(tmp_path):
+def test_a_new_file_replaces_nothing(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
         create_new(tmp_path / "link")
@@ -365,7 +365,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
         make_folder(place / "below")
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_is_not_opened_as_a_file(tmp_path):
     with pytest.raises(IsADirectoryError):
         open_plain(tmp_path)
 

@@ -114,7 +114,7 @@ def test_the_table_names_what_was_found_and_what_was_not(on, capsys):
     assert "470 is the last driver branch for Tesla K40c" in out
 
 
-def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
+def test_detect_works_outside_a_project(on, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     on("gtx1080ti-haswell")
     assert main(["detect"]) == 0
