@@ -71,7 +71,7 @@ def keys(model: type[Model], comments: Path | None = None) -> str:
         else:
             default = f"default `{_yaml(field.get('default'))}`"
         if not (len(default) < MAX_DEFAULT):
-            default = "default in `farm/wheel/verify_defaults.yaml`"
+            default = "default in `farm/policy/verify_defaults.yaml`"
         rows.append(
             (
                 f"`{name}`",
