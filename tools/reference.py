@@ -19,7 +19,7 @@ from farm.base import resources
 from farm.base.errors import EXITS
 from farm.base.yamlfile import Model
 from farm.cli.main import COMMANDS, command_parser, parser
-from farm.plan.matrix import ChannelText
+from farm.plan.channel_text import ChannelText
 from farm.plan.options import OPTIONS
 from farm.plan.settings import Settings
 
