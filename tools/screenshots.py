@@ -89,8 +89,8 @@ def take(browser: Browser, site: Path, shot: Shot, file: Path) -> None:
 def write_site(folder: Path) -> None:
     """Write the pages of an index that has the wheels of the evidence."""
     wheels = sorted(example_wheels(), key=lambda wheel: wheel.version, reverse=True)
-    source = SiteSource(project=ROOT, words=install_words, root=ADDRESS)
-    for key, data in site_files(Contents((), wheels), source).items():
+    source = SiteSource(project=ROOT, root=ADDRESS)
+    for key, data in site_files(Contents((), wheels, install_words), source).items():
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

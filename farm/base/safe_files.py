@@ -75,6 +75,30 @@ def open_plain(
         raise
 
 
+def read_small(path: Path, limit: int) -> bytes:
+    """Read a plain file, or a link to one, that somebody else may have written.
+
+    Args:
+        path: the file.
+        limit: how many bytes it may have.
+
+    Raises:
+        OSError: the system refuses it, it is no plain file, or larger (EFBIG).
+    """
+    with open_plain(path, follow_links=True) as stream:
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {size_text(limit)}", str(path))
+    return content
+
+
+def size_text(limit: int) -> str:
+    """A limit in words: `4 MiB`, `64 KiB`."""
+    if limit >= 1 << 20:
+        return f"{limit >> 20} MiB"
+    return f"{limit >> 10} KiB"
+
+
 @contextlib.contextmanager
 def open_folder(path: PurePath | str, *, below: Path | None = None) -> Iterator[int]:
     """Open a folder and give its descriptor.

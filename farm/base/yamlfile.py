@@ -5,6 +5,7 @@ YAML is untrusted: only plain data is built, files and their nesting are bounded
 blow up when copied) and duplicate keys (where the last one silently wins) are refused.
 """
 
+import errno
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from farm.base.errors import UsageError, unreadable
-from farm.base.safe_files import open_plain
+from farm.base.safe_files import read_small
 from farm.base.text import MAX_SHORT, nearest, short
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -122,13 +123,11 @@ def read_bounded(path: Path) -> bytes:
         UsageError: it cannot be read, is a folder, a pipe or a device, or larger than MAX_BYTES.
     """
     try:
-        with open_plain(path, follow_links=True) as stream:
-            content = stream.read(MAX_BYTES + 1)
+        return read_small(path, MAX_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(f"{path}: {error.strerror}") from error
         raise unreadable(path, error) from error
-    if len(content) > MAX_BYTES:
-        raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
-    return content
 
 
 def checked(path: Path, raw: bytes, model: type[M]) -> M:

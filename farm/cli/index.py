@@ -13,6 +13,7 @@ from pathlib import Path
 from securesystemslib.signer import CryptoSigner
 
 from farm.base.errors import FarmError, UsageError
+from farm.base.safe_files import read_small
 from farm.base.temporary import temporary_folder
 from farm.cli import show
 from farm.cli.selection import plan_of, project_of
@@ -27,18 +28,30 @@ from farm.index.pages import check_there
 from farm.index.public import check_public
 from farm.index.reader import KEY, HttpReader, open_reader
 from farm.index.reconcile import reconcile
-from farm.index.signatures import load_public, load_signer, root_key, set_keys, sign, verify_index
+from farm.index.signatures import (
+    MAX_ROLE_BYTES,
+    load_public,
+    load_signer,
+    root_key,
+    set_keys,
+    sign,
+    verify_index,
+)
 from farm.index.stores import Store
 from farm.index.variants import (
     ROOT,
     build_of,
+    cuda_of,
     follow,
     properties,
     publish_variant,
     published,
     variant_json,
+    with_driver,
 )
 from farm.plan.variant import Variant
+from farm.wheel.archive import Archive
+from farm.wheel.metadata import read_dist_info
 from farm.wheel.rewrite import label_wheel
 from farm.wheel.verify import verify
 
@@ -303,6 +316,7 @@ def _variant(args: argparse.Namespace) -> int:
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
     store = _store(args)
     record = published(store, args.wheel)
+    labelled = with_driver(labelled, _cuda_of(args.wheel))
     with temporary_folder("farm-variant-") as folder:
         content = variant_json({label: labelled})
         build = build_of(record)
@@ -312,6 +326,12 @@ def _variant(args: argparse.Namespace) -> int:
     lines = [f"{path.name}: {label}", f"UV_PREVIEW_FEATURES=wheel-variants {uv}"]
     show.answer(args, {"wheel": path.name, "label": label, "pages": pages}, lines)
     return 0
+
+
+def _cuda_of(wheel: Path) -> str | None:
+    with Archive(wheel) as archive:
+        requires = read_dist_info(archive).requires_dist
+        return cuda_of(parse_wheel_name(wheel.name)[1], archive.members, requires)
 
 
 def _sign(args: argparse.Namespace) -> int:
@@ -337,7 +357,7 @@ def _signer(args: argparse.Namespace) -> CryptoSigner:
 def _verify(args: argparse.Namespace) -> int:
     """Print what was found; 6 when something is not as signed."""
     try:
-        root = args.root.read_bytes()
+        root = read_small(args.root, MAX_ROLE_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read the trusted root {args.root}: {error.strerror}") from error
     # As the XDG base directory specification has it; for each trusted root, which an index and its

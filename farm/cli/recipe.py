@@ -24,10 +24,11 @@ from farm.base import outputs
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.base.hashes import tree_files
 from farm.base.requirement import read_requirement
+from farm.base.safe_files import open_plain
 from farm.base.text import nearest, short
 from farm.base.yamlfile import checked
 from farm.cli import show
-from farm.cli.package_kind import HINTS, Tree
+from farm.cli.package_kind import HINTS, MAX_FILE, Tree
 from farm.cli.selection import project_of
 from farm.cli.sources import MAX_FILES, Proposal, pyproject_of, read_sources, unpacked
 from farm.plan.channel import Channel
@@ -151,11 +152,16 @@ def _of_index(
         )
 
 
+def _beginning_of(file: Path) -> bytes:
+    with open_plain(file, follow_links=True) as stream:
+        return stream.read(MAX_FILE)
+
+
 def _of_folder(folder: Path, project: Path, *, anyway: bool = False) -> Proposal:
     if fault := source_fault(folder.resolve(), project.resolve()):
         raise UsageError(fault[0], hint=fault[1])
     names = tuple(file.relative_to(folder).as_posix() for file in tree_files(folder)[:MAX_FILES])
-    tree = Tree(str(folder), names, lambda name: (folder / name).read_bytes())
+    tree = Tree(str(folder), names, lambda name: _beginning_of(folder / name))
     if not {"pyproject.toml", "setup.py"} & {*names}:
         raise UsageError(
             f"{folder} has neither pyproject.toml nor setup.py",

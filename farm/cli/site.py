@@ -62,9 +62,9 @@ def site_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
     try:
         workspace = index_workspace(args)
         addressed = configured(workspace)
-        contents = read_all(store)
         # Without what could be built, which takes long and is not compared.
         source = replace(site_source(addressed or workspace), project=None)
+        contents = read_all(store, source.root)
         files = site_files(contents, source)
     except FarmError:  # no project, or a catalogue or page that the check of the index names
         return []

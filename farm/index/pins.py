@@ -7,8 +7,9 @@ group does not have are left to the installer's own indexes.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from packaging.markers import InvalidMarker, UndefinedEnvironmentName, default_environment
@@ -48,14 +49,14 @@ class Pins:
 def pins_of(read: Read, group: str, filename: str) -> Pins | None:
     """The wheel with all that it needs from its group; None: the group does not list it."""
     name = parse_wheel_filename(filename)[0]
-    page = {file.filename: file for file in _files(read, group, name)}
+    page = _files(read, group, name)
     if filename not in page:
         return None
     environment = _environment(filename)
     wheels = {str(name): page[filename]}
     elsewhere = set()
     unmet = set()
-    others: dict[str, File] = {}
+    other_versions: dict[str, File] = {}
     waiting = _requirements(read, filename, environment, extras=())
     while waiting:
         requirement = waiting.pop()
@@ -66,10 +67,10 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
         if not files:
             elsewhere.add(str(needed))
             continue
-        match = _newest(files, requirement, filename)
+        match = _newest(files.values(), requirement, filename)
         if match is None:
             unmet.add(str(requirement))
-            others[needed] = max(files, key=_version)
+            other_versions[needed] = max(files.values(), key=_version)
             continue
         wheels[needed] = match
         waiting += _requirements(read, match.filename, environment, extras=requirement.extras)
@@ -77,7 +78,7 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
         wheels=tuple(wheels.values()),
         elsewhere=tuple(sorted(elsewhere)),
         unmet=tuple(sorted(unmet)),
-        others=tuple(others[name] for name in sorted(others)),
+        others=tuple(other_versions[name] for name in sorted(other_versions)),
     )
 
 
@@ -121,10 +122,17 @@ def root_and_group(index_url: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def _files(read: Read, group: str, name: str) -> tuple[File, ...]:
+def _files(read: Read, group: str, name: str) -> Mapping[str, File]:
+    """The wheels of a project in a group by their names."""
     key = json_key(group, canonicalize_name(name))
     page = read(key)
-    return parse_page(page, key).files if page else ()
+    return _parsed(page, key) if page else {}
+
+
+@lru_cache(maxsize=64)
+def _parsed(page: bytes, key: str) -> Mapping[str, File]:
+    """The files of a page, which is asked for once for each of its wheels."""
+    return parse_page(page, key).entries
 
 
 def _requirements(

@@ -62,6 +62,7 @@ from farm.base.errors import (
     UsageError,
     VerificationFailedError,
 )
+from farm.base.safe_files import read_small
 from farm.base.temporary import temporary_folder
 from farm.index.layout import (
     CATALOGUE,
@@ -83,6 +84,7 @@ from farm.index.records import READERS, ForeignObjectError, foreign
 from farm.index.stores import SCRATCH, Store, Stored
 
 MAX_ROLE_BYTES = 5_000_000
+MAX_KEY = 1 << 16
 """What TUF's client reads of one file (`tuf.ngclient.UpdaterConfig.targets_max_length`)."""
 WHEELS_PER_ROLE = 10_000
 """One file of signatures names at most so many wheels, about 2 MB."""
@@ -140,7 +142,7 @@ def _pem(where: str | Path) -> bytes:
             f"the signing key is to be in the variable {name}, and it is not set", hint=hint
         )
     try:
-        return Path(where).read_bytes()
+        return read_small(Path(where), MAX_KEY)
     except OSError as error:
         raise UsageError(f"cannot read the key {where}: {error.strerror}", hint=_HINT) from error
 

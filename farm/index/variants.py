@@ -9,8 +9,9 @@ copies and the events about their wheels. What changes wheels calls `follow`.
 
 import hashlib
 import json
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
@@ -76,8 +77,15 @@ def _facts() -> _Facts:
 
 
 def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]:
-    """Label and properties of a wheel: `sm61_v3` for sm61 and avx2; UsageError if the drafts or uv
-    have none.
+    """The label and the properties of a wheel: `sm61_v3` for sm61 and avx2.
+
+    Args:
+        gpu: The word for the GPU in the variant's name.
+        sms: Its architectures.
+        cpu: The word for the CPU.
+
+    Raises:
+        UsageError: The drafts or uv have no words for it.
     """
     facts = _facts()
     level = facts.levels.get(cpu)
@@ -92,6 +100,68 @@ def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]
     if real:
         labelled["nvidia"] = {"sm_arch": real}
     return f"{gpu}_{level}", labelled
+
+
+def with_driver(labelled: Properties, cuda: str | None) -> Properties:
+    """The properties of a wheel with the drivers that run it.
+
+    Args:
+        labelled: Its properties.
+        cuda: The CUDA version that it was built with; counts for a GPU alone.
+
+    Raises:
+        UsageError: It is for a GPU, and its CUDA is not known.
+    """
+    if "nvidia" not in labelled:
+        return labelled
+    if cuda is None:
+        raise UsageError(
+            "neither the wheel's version nor what it holds and requires says which CUDA it is "
+            "built with, and so which drivers run it",
+            hint="a local version such as +cu126 says it",
+        )
+    driver = {"cuda_version_lower_bound": [lowest_cuda(cuda)]}
+    return {**labelled, "nvidia": {**labelled["nvidia"], **driver}}
+
+
+def lowest_cuda(cuda: str) -> str:
+    """The lowest CUDA version of a driver that runs code for the architecture itself: from CUDA 11
+    on each driver runs all releases of its major version (minor version compatibility).
+    """
+    major = cuda.split(".", maxsplit=1)[0]
+    if int(major) < 11:
+        return cuda
+    return f"{major}.0"
+
+
+_LOCAL_CUDA = re.compile(r"(?:^|\.)cu(\d+)(\d)(?:\.|$)")
+_LIBRARY_CUDA = re.compile(r"(?:libcudart[^/]*\.so\.|cudart64_)(\d{2})")
+_PACKAGE_CUDA = re.compile(r"^nvidia[-_]cuda[-_]runtime(?:[-_]cu(\d+)|.*?==(\d+)\.)")
+
+
+def cuda_of(version: Version, members: Iterable[str], requires: Iterable[str]) -> str | None:
+    """The CUDA version that a wheel was built with, or its major version.
+
+    Args:
+        version: The wheel's version; the farm's say it in words, as +cu126.
+        members: The names in the wheel.
+        requires: What it requires.
+
+    Returns:
+        None where nothing says it.
+    """
+    local = _LOCAL_CUDA.search(version.local or "")
+    if local is not None:
+        return f"{local[1]}.{local[2]}"
+    for name in members:
+        library = _LIBRARY_CUDA.search(name)
+        if library is not None:
+            return library[1]
+    for requirement in requires:
+        package = _PACKAGE_CUDA.match(requirement.lower())
+        if package is not None:
+            return package[1] or package[2]
+    return None
 
 
 def variant_json(labels: Mapping[str, Properties]) -> dict[str, Any]:

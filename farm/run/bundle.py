@@ -9,6 +9,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import IO, Any
 
@@ -323,7 +324,15 @@ def stand_ins(libraries: Path) -> list[str]:
     big ones.
     """
     paths = sorted(libraries.iterdir()) if libraries.is_dir() else []
-    return [path.name for path in paths if STAND_IN in path.read_bytes()]
+    return [path.name for path in paths if _contains(path, STAND_IN)]
+
+
+def _contains(path: Path, text: bytes) -> bool:
+    """True if a file has these bytes; it is not read into memory, whatever its size."""
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(text) >= 0
 
 
 def collect_libraries(

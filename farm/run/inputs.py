@@ -43,7 +43,7 @@ from farm.base.hashes import TreeDigest, read_tree, sha256_of
 from farm.base.heartbeat import Heartbeat, megabytes
 from farm.base.locks import retry_while_open
 from farm.base.requirement import serves
-from farm.base.safe_files import copy_to, create_new, open_plain
+from farm.base.safe_files import copy_to, create_new, open_plain, read_small
 from farm.base.temporary import temporary_folder
 from farm.base.text import duration, log_line, nearest, short
 from farm.base.yamlfile import Model, load
@@ -484,7 +484,7 @@ def _get(address: str, limit: int) -> bytes:
     if address.startswith("file://"):  # an index in a folder, as pip reads it
         file = Path(_file_of(address), "index.html")
         try:
-            return file.read_bytes()
+            return read_small(file, limit)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and file.parents[1].is_dir():
                 raise BuildFailedError(f"{file} is not there", hint=_CORRECT) from error

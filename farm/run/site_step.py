@@ -6,24 +6,19 @@ and nobody should do that again.
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 
 from farm.base.errors import FarmError
 from farm.index.backends import open_store
 from farm.index.reader import KEY
 from farm.plan.settings import load_settings
-from farm.run.pip_commands import public_url, words_of
+from farm.run.pip_commands import public_url
 from farm.run.workspace import Workspace
 from farm.site.files import SiteSource, build, update
 
 
 def site_source(workspace: Workspace) -> SiteSource:
     """What the pages of a workspace's index follow from besides the index."""
-    return SiteSource(
-        project=workspace.project,
-        words=partial(words_of, workspace),
-        root=public_url(workspace, ""),
-    )
+    return SiteSource(project=workspace.project, root=public_url(workspace, ""))
 
 
 def configured(workspace: Workspace) -> Workspace | None:

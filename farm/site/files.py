@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -24,6 +25,7 @@ from tenacity import (
 from farm.base.errors import FarmError, InfrastructureError
 from farm.index.layout import CATALOGUE, parse_wheel_name
 from farm.index.pages import catalogue_schema, parse_catalogue
+from farm.index.pins import install_words
 from farm.index.reader import KEY as STANDINGS
 from farm.index.reader import Standing, Test, parse_standings, render
 from farm.index.stores import Store, Stored
@@ -49,12 +51,10 @@ class SiteSource:
 
     Attributes:
         project: The project whose channels could be built; None: what could be built is not shown.
-        words: What `pip install` is given for a wheel of a group.
         root: The address of the index's root, ending in a slash.
     """
 
     project: Path | None
-    words: Words
     root: str
 
 
@@ -64,10 +64,12 @@ class Contents(NamedTuple):
     Attributes:
         projects: The projects that were read; one without wheels has an empty page.
         wheels: Their wheels, newest first.
+        words: What `pip install` is given for each of them.
     """
 
     projects: tuple[str, ...]
     wheels: Sequence[Wheel]
+    words: Words
 
 
 def project_key(name: str) -> str:
@@ -81,20 +83,42 @@ def project_names(store: Store) -> list[str]:
     return sorted(parse_catalogue(stored.data if stored else None).names)
 
 
-def read_all(store: Store) -> Contents:
-    """Read the wheels of the whole index."""
+def read_all(store: Store, root: str) -> Contents:
+    """Read the wheels of the whole index; `root`: its address."""
     index_wheels = list(wheels(store))
-    sha256_by_name = {wheel.filename: wheel.sha256 for wheel in index_wheels}
-    tested = with_tests(index_wheels, kept_tests(store, sha256_by_name))
-    return Contents(tuple(project_names(store)), tested)
+    tests = kept_tests(store, _sha256_by_name(index_wheels))
+    words = _install_words(store, root, index_wheels)
+    return Contents(tuple(project_names(store)), with_tests(index_wheels, tests), words)
 
 
-def read_projects(store: Store, names: Collection[str]) -> Contents:
+def read_projects(store: Store, root: str, names: Collection[str]) -> Contents:
     """Read the wheels of some projects; the others cost nothing."""
     project_wheels = list(wheels(store, names))
-    sha256_by_name = {wheel.filename: wheel.sha256 for wheel in project_wheels}
-    tests = kept_tests(store, sha256_by_name, by_wheel=True)
-    return Contents(tuple(sorted(names)), with_tests(project_wheels, tests))
+    tests = kept_tests(store, _sha256_by_name(project_wheels), by_wheel=True)
+    words = _install_words(store, root, project_wheels)
+    return Contents(tuple(sorted(names)), with_tests(project_wheels, tests), words)
+
+
+def _sha256_by_name(index_wheels: Iterable[Wheel]) -> dict[str, str]:
+    return {wheel.filename: wheel.sha256 for wheel in index_wheels}
+
+
+def _install_words(store: Store, root: str, index_wheels: Iterable[Wheel]) -> Words:
+    """What `pip install` is given for each of some wheels; each object is read once."""
+
+    @cache
+    def read(key: str) -> bytes | None:
+        stored = store.get(key)
+        return stored.data if stored else None
+
+    places = []
+    for wheel in index_wheels:
+        if wheel.withdrawn is None:
+            places += [(group, wheel.filename) for group in wheel.groups]
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        words = pool.map(lambda place: install_words(read, root, *place), places)
+        words_by_place = dict(zip(places, words, strict=True))
+    return lambda group, filename: words_by_place[group, filename]
 
 
 # --- what the files hold
@@ -104,10 +128,9 @@ def site_files(contents: Contents, source: SiteSource) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same
     bytes.
     """
-    source = _with_known_words(source, contents.wheels)
-    overview = Overview.of(contents.wheels, source.words)
+    overview = Overview.of(contents.wheels, contents.words)
     return {
-        **_project_pages(contents, source.words),
+        **_project_pages(contents),
         **_common_pages(overview, source),
         STANDINGS: render(_standings(contents.wheels)),
         SCHEMA: json.dumps(catalogue_schema(), indent=2).encode(),
@@ -125,37 +148,26 @@ def changed_files(
         overview: The rows of all projects as they were.
         standings: What was tested as it was.
     """
-    source = _with_known_words(source, contents.wheels)
-    changed = Overview.of(contents.wheels, source.words)
+    changed = Overview.of(contents.wheels, contents.words)
     unchanged = {
         name: standing
         for name, standing in standings.items()
         if parse_wheel_name(name)[0] not in contents.projects
     }
     return {
-        **_project_pages(contents, source.words),
+        **_project_pages(contents),
         **_common_pages(overview.with_projects(contents.projects, changed), source),
         STANDINGS: render({**unchanged, **_standings(contents.wheels)}),
     }
 
 
-def _with_known_words(source: SiteSource, index_wheels: Iterable[Wheel]) -> SiteSource:
-    """The source, its words asked for many wheels at a time: they cost requests."""
-    places = []
-    for wheel in index_wheels:
-        if wheel.withdrawn is None:
-            places += [(group, wheel.filename) for group in wheel.groups]
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        words = pool.map(lambda place: source.words(*place), places)
-        words_by_place = dict(zip(places, words, strict=True))
-    return SiteSource(source.project, lambda *place: words_by_place[place], source.root)
-
-
-def _project_pages(contents: Contents, words: Words) -> dict[str, bytes]:
+def _project_pages(contents: Contents) -> dict[str, bytes]:
     wheels_by_project = {name: list[Wheel]() for name in contents.projects}
     wheels_by_project |= by_project(contents.wheels)
     return {
-        project_key(name): pages.project_page(name, wheels_by_project[name], words).encode()
+        project_key(name): pages.project_page(
+            name, wheels_by_project[name], contents.words
+        ).encode()
         for name in sorted(wheels_by_project)
     }
 
@@ -208,9 +220,11 @@ def build(store: Store, source: SiteSource) -> tuple[dict[str, bytes], list[str]
     Raises:
         InfrastructureError: Another process writes the site all the time.
     """
-    return write(
-        store, lambda: _all_keys(store), lambda _stored: site_files(read_all(store), source)
-    )
+
+    def content(_stored: Mapping[str, Stored | None]) -> dict[str, bytes]:
+        return site_files(read_all(store, source.root), source)
+
+    return write(store, lambda: _all_keys(store), content)
 
 
 def update(store: Store, source: SiteSource, projects: Collection[str]) -> list[str]:
@@ -237,7 +251,8 @@ def update(store: Store, source: SiteSource, projects: Collection[str]) -> list[
         outdated = overview is None or tested is None
         if overview is None or tested is None:
             return {}
-        return changed_files(read_projects(store, projects), source, overview, tested)
+        contents = read_projects(store, source.root, projects)
+        return changed_files(contents, source, overview, tested)
 
     _files, changed = write(store, lambda: keys, content)
     if outdated:

@@ -237,10 +237,10 @@ def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[R
 
 def _python_of_line(wheel: Wheel, wheels: Sequence[Wheel]) -> str:
     """What the line of one wheel is for, where the group has the version for others, too."""
-    others = [other for other in wheels if other.version == wheel.version and other != wheel]
-    if not others:
+    files_of_version = [file for file in wheels if file.version == wheel.version]
+    if len(files_of_version) == 1:
         return ""
-    return " ".join(wheel.tags[:2])
+    return " ".join(wheel.tags)
 
 
 def _first_for_pip(wheels: Sequence[Wheel]) -> Wheel:

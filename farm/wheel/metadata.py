@@ -162,6 +162,9 @@ def normal_requirement(requirement: str) -> str:
         raise UsageError(f"{requirement[:80]!r} is not a requirement (PEP 508)") from error
 
 
+_REQUIREMENT = re.compile(rb"(?mi)^Requires-Dist:[^\r\n]*")
+
+
 def with_version(metadata: bytes, version: str) -> bytes:
     """METADATA with its Version header replaced; everything else stays byte for byte."""
     head, gap, body = _split(metadata)
@@ -169,6 +172,17 @@ def with_version(metadata: bytes, version: str) -> bytes:
     if count != 1:
         raise VerificationFailedError(f"METADATA: {count} Version headers; there must be one")
     return changed + gap + body
+
+
+_LOCAL_PIN = re.compile(rb"(===?\s*[^\s,;()+]+)\+[A-Za-z0-9._-]+")
+
+
+def without_local_pins(metadata: bytes) -> bytes:
+    """METADATA whose requirements name no local version: `torch==2.6.0+cu118.sm61` becomes
+    `torch==2.6.0`, which every local version of it meets, and one without (PEP 440).
+    """
+    head, gap, body = _split(metadata)
+    return _REQUIREMENT.sub(lambda line: _LOCAL_PIN.sub(rb"\1", line[0]), head) + gap + body
 
 
 def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:

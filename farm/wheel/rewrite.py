@@ -29,6 +29,7 @@ from farm.wheel.metadata import (
     render_record,
     with_build,
     with_version,
+    without_local_pins,
 )
 from farm.wheel.zipwriter import NewMember, ZipWriter, packed
 
@@ -119,6 +120,7 @@ def label_wheel(
     METADATA.
 
     The local version goes: the label holds the same facts and distinguishes wheels of one version.
+    So it goes from requirements as well.
     `build`: the number of a rebuild, of which installers take the highest; added to that of the
     wheel.
     """
@@ -139,6 +141,8 @@ def label_wheel(
         stem = info.stem
         new_folder = f"{stem.partition('-')[0]}-{version}.dist-info"
         metadata = with_version(archive.read(f"{folder}/METADATA"), version)
+        # Those of other copies are there without one, too.
+        metadata = without_local_pins(metadata)
         _, rows = read_record(archive, info.record)
         hashes = {}
         for row in rows:

@@ -15,6 +15,7 @@ objects that it had.
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import io
 import json
@@ -42,6 +43,7 @@ from farm.base.safe_files import (
     nearest_folder,
     open_folder,
     open_plain,
+    read_small,
     replacing,
     weakness,
 )
@@ -114,6 +116,7 @@ def folder_of_user(folder: Path, option: str, *, readable: bool = False) -> Path
         )
 
 
+MAX_MANIFEST = 16 << 20  # bytes; a part has 100
 PLACES = ("dev", "proc", "tmp", "run", "root", "farm")
 """Folders of a root file system beside files; nothing in them but /farm comes with the toolchain.
 """
@@ -552,14 +555,15 @@ def read_manifest(here: Path) -> dict[str, Any]:
     """The manifest beside `run`; ends the program where it is damaged."""
     path = here / "manifest.json"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_small(path, MAX_MANIFEST))
         for key in ("name", "plan", "parts", "job"):
             manifest[key]
         for part in manifest["parts"]:
             part["name"], part["size"], part["sha256"]
     except OSError as error:
-        leave(AGAIN, f"{path}: {error.strerror}", "copy it here, beside run")
-    except (ValueError, KeyError, TypeError):
+        code = DAMAGED if error.errno == errno.EFBIG else AGAIN
+        leave(code, f"{path}: {error.strerror}", "copy it here, beside run")
+    except (ValueError, KeyError, TypeError, RecursionError):
         leave(DAMAGED, f"{path} is damaged: it is not what a bundle has", "copy it here again")
     return dict(manifest)
 

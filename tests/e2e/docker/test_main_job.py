@@ -252,3 +252,26 @@ def test_without_an_engine_it_says_what_to_do(farm):
     result = farm.submit(DOCKER_HOST=f"unix://{farm.project}/nothing.sock")
     assert result.returncode == 4
     assert "apt-get install docker.io" in result.stderr
+
+
+def test_the_pages_for_people_follow_a_test_and_name_what_was_built_here(finished):
+    """They said "never built" and "not tested" after a whole main job."""
+    farm, _ = finished
+    assert farm.run("site", "build").returncode == 0
+    page = farm.index / "project" / "canary.html"
+    assert "published, CPU part tested; GPU part not run" in page.read_text()
+    before = page.read_text()
+    # The report of an earlier test, and not the page, is what says so.
+    for report in (farm.index / "smoke").rglob("*.json"):
+        report.unlink()
+    assert farm.run("site", "build").returncode == 0
+    assert "published, not tested" in page.read_text()
+    result = farm.run("smoke", "--variant", "sm35-avx-py311", "--package", "canary")
+    assert result.returncode == 0, result.stderr
+    assert page.read_text().count("SandyBridge (emulated)") == before.count(
+        "SandyBridge (emulated)"
+    )
+    built = (farm.index / "buildable.html").read_text()
+    state = "published, CPU part tested; GPU part not run"
+    assert f"in this index: canary {VERSION} for sm35-avx, cp37-abi3: {state}" in built
+    assert farm.run("index", "check").returncode == 0

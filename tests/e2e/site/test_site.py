@@ -279,8 +279,8 @@ def long_page(tmp_path_factory):
             published = "2026-11-21T12:00:00Z"
             wheels.append(Wheel(name, "torch", version, (group,), 10**8, "ab" * 32, published))
     folder = tmp_path_factory.mktemp("long")
-    source = SiteSource(project=None, words=install_words, root="https://wheels.example.org/")
-    for key, data in site_files(Contents((), wheels), source).items():
+    source = SiteSource(project=None, root="https://wheels.example.org/")
+    for key, data in site_files(Contents((), wheels, install_words), source).items():
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from farm.cli.main import main
+from farm.index.variants import cuda_of
 from tests.indexes.wheels import build_wheel
+from tests.servers.process import environment
 from tests.servers.static import serving
 
 GPUS = {
@@ -27,41 +30,30 @@ def whole_wheel(folder, filename, payload):
 
 
 @pytest.fixture
-def tree(tmp_path, monkeypatch):
-    """Variant wheels of each GPU over HTTP: the URL of the root."""
+def publish_copy(tmp_path, monkeypatch):
+    """Publishes wheels and their labelled copies, twice, as a command is repeated."""
     monkeypatch.chdir(tmp_path)
-    index = tmp_path / "index"
-    for gpu in (*GPUS, "cpu"):
-        wheel = whole_wheel(
-            tmp_path, f"canary-1.0+cu118.{gpu}.avx2-py3-none-any.whl", f"gpu = {gpu!r}\n"
-        )
-        assert main(["publish", str(wheel), "--to", f"{gpu}-avx2", "--index", str(index)]) == 0
-        for _again in range(2):
-            assert (
-                main(
-                    [
-                        "index",
-                        "variant",
-                        str(wheel),
-                        "--variant",
-                        f"{gpu}-avx2-py311",
-                        "--index",
-                        str(index),
-                    ]
-                )
-                == 0
-            )
-    with serving(index) as url:
-        yield f"{url}/whl/variant/simple/"
+    index = str(tmp_path / "index")
+
+    def publish(filename, group, payload="", headers=""):
+        wheel = str(build_wheel(tmp_path, filename, payload, headers).path)
+        assert main(["publish", wheel, "--to", group, "--index", index]) == 0
+        variant = ["index", "variant", wheel, "--variant", f"{group}-py311", "--index", index]
+        assert main(variant) == 0
+        assert main(variant) == 0
+
+    return publish
 
 
-def test_each_gpu_gets_its_wheel(tree, tmp_path):
+@pytest.fixture
+def install(tmp_path):
+    """What uv installs from the tree for a card with this driver, by file below the target."""
     if " avx2 " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this CPU has no AVX2, so uv takes none of the wheels")
     uv = Path(sys.executable).with_name("uv")
-    got = {}
-    for gpu, capability in {**GPUS, "kepler": "3.5", "none": None}.items():
-        environment = {
+
+    def run(requirement, capability=None, driver="12.8"):
+        variables = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
             "UV_NO_CONFIG": "1",
@@ -69,34 +61,135 @@ def test_each_gpu_gets_its_wheel(tree, tmp_path):
             "UV_PREVIEW_FEATURES": "wheel-variants",
         }
         if capability:
-            environment["NV_VARIANT_PROVIDER_FORCE_SM_ARCH"] = capability
-            environment["NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"] = "12.8"
-        target = tmp_path / f"target-{gpu}"
-        command = [
-            uv,
-            "pip",
-            "install",
-            "--no-cache",
-            "--python",
-            sys.executable,
-            "--target",
-            target,
-        ]
-        done = subprocess.run(
-            [*command, "--index-url", tree, "canary"],
-            env=environment,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+            variables["NV_VARIANT_PROVIDER_FORCE_SM_ARCH"] = capability
+            variables["NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"] = driver
+        target = tmp_path / f"target-{len(list(tmp_path.glob('target-*')))}"
+        words = ["--no-cache", "--python", sys.executable, "--target", target]
+        with serving(tmp_path / "index") as url:
+            words += ["--index-url", f"{url}/whl/variant/simple/", requirement]
+            done = subprocess.run(
+                [uv, "pip", "install", *words],
+                env=variables,
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
         assert done.returncode == 0, done.stderr
-        got[gpu] = (target / "canary/__init__.py").read_text()
-    wanted = {gpu: f"gpu = {gpu!r}\n" for gpu in GPUS} | {
+        return target
+
+    return run
+
+
+def test_each_gpu_gets_its_wheel(publish_copy, install):
+    for gpu in (*GPUS, "cpu"):
+        name = f"canary-1.0+cu118.{gpu}.avx2-py3-none-any.whl"
+        publish_copy(name, f"{gpu}-avx2", f"gpu = {gpu!r}\n")
+    chosen = {}
+    for gpu, capability in {**GPUS, "kepler": "3.5", "none": None}.items():
+        target = install("canary", capability)
+        chosen[gpu] = (target / "canary/__init__.py").read_text()
+    assert chosen == {gpu: f"gpu = {gpu!r}\n" for gpu in GPUS} | {
         "kepler": "gpu = 'cpu'\n",
         "none": "gpu = 'cpu'\n",
     }
-    assert got == wanted
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "expected"),
+    [
+        ("cu126", "12.8", "sm61"),
+        ("cu126", "12.0", "sm61"),  # minor version compatibility
+        ("cu126", "11.8", "cpu"),
+        ("cu126", "11.0", "cpu"),
+        ("cu118", "12.8", "sm61"),
+        ("cu118", "11.0", "sm61"),
+        ("cu118", "10.2", "cpu"),
+        ("cu130", "12.8", "cpu"),
+        ("cu130", "13.0", "sm61"),
+    ],
+)
+def test_a_driver_that_is_too_old_gets_the_wheel_for_the_cpu(
+    publish_copy, install, cuda, driver, expected
+):
+    publish_copy(f"canary-1.0+{cuda}.sm61.avx2-py3-none-any.whl", "sm61-avx2", "gpu = 'sm61'\n")
+    publish_copy("canary-1.0+cpu.avx2-py3-none-any.whl", "cpu-avx2", "gpu = 'cpu'\n")
+    target = install("canary", "6.1", driver)
+    assert (target / "canary/__init__.py").read_text() == f"gpu = {expected!r}\n"
+
+
+def test_a_companion_that_requires_the_farms_own_wheel_is_installed_with_it(publish_copy, install):
+    own = "+cu126.sm61.avx2"
+    publish_copy(f"torch-2.6.0{own}-py3-none-any.whl", "sm61-avx2", "gpu = 'sm61'\n")
+    publish_copy(
+        f"torchvision-0.21.0{own}.1-py3-none-any.whl",
+        "sm61-avx2",
+        "",
+        f"Requires-Dist: torch==2.6.0{own}\n",
+    )
+    target = install("torchvision", "6.1")
+    assert (target / "torch/__init__.py").read_text() == "gpu = 'sm61'\n"
+    assert (target / "torchvision/__init__.py").is_file()
+
+
+def test_a_wheel_for_a_gpu_that_does_not_say_its_cuda_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    index = str(tmp_path / "index")
+    wheel = str(build_wheel(tmp_path, "canary-1.0-py3-none-any.whl", "x = 1\n").path)
+    assert main(["publish", wheel, "--to", "sm61-avx2", "--index", index]) == 0
+    words = ["index", "variant", wheel, "--variant", "sm61-avx2-py311", "--index", index]
+    assert main(words) == 2
+    assert "which CUDA it is built with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("version", "members", "requires", "cuda"),
+    [
+        ("2.6.0+cu118.sm35.avx", ["libcudart.so.12"], [], "11.8"),
+        ("1.0", ["x.libs/libcudart-1a2b3c.so.11.0"], [], "11"),
+        ("1.0", ["x/cudart64_12.dll"], [], "12"),
+        ("1.0", ["x.py"], ["numpy", "nvidia-cuda-runtime-cu12==12.6.77"], "12"),
+        ("1.0", ["x.py"], ["nvidia-cuda-runtime==13.0.48; platform_system == 'Linux'"], "13"),
+        ("1.0+cpu", ["x.py"], ["numpy"], None),
+    ],
+)
+def test_the_cuda_of_a_wheel(version, members, requires, cuda):
+    assert cuda_of(Version(version), members, requires) == cuda
+
+
+def test_variantlib_reads_what_is_published(publish_copy, tmp_path):
+    """The reference implementation of the drafts: the index's document and each wheel's."""
+    publish_copy("canary-1.0+cu126.sm61.avx2-py3-none-any.whl", "sm61-avx2")
+    publish_copy("canary-1.0+cpu.avx2-py3-none-any.whl", "cpu-avx2")
+    programs = environment("variantlib", "variantlib==0.2.2")
+    root = tmp_path / "index/whl/variant"
+    document = root / "simple/canary/canary-1.0-variants.json"
+    program = """
+import json, sys, zipfile
+from variantlib.variants_json import VariantsJson
+whole = VariantsJson(json.load(open(sys.argv[1])))
+for wheel in sys.argv[2:]:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [n for n in archive.namelist() if n.endswith(".dist-info/variant.json")]
+        own = VariantsJson(json.loads(archive.read(name)))
+    [label] = own.variants
+    assert own.variants[label] == whole.variants[label], label
+    print(label, *sorted(p.to_str() for p in own.variants[label].properties), sep="; ")
+"""
+    wheels = sorted(root.glob("files/*.whl"))
+    done = subprocess.run(
+        [programs / "python", "-c", program, document, *wheels],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    driver = "nvidia :: cuda_version_lower_bound :: 12.0"
+    assert done.stdout.splitlines() == [
+        "cpu_v3; x86_64 :: level :: v3",
+        f"sm61_v3; {driver}; nvidia :: sm_arch :: 61_real; x86_64 :: level :: v3",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ helpers = load()
 
 
 @pytest.mark.parametrize(("text", "flags"), CASES["arch_list_becomes_exactly_these_flags"])
-def test_arch_list_becomes_exactly_these_flags(text, flags):
+def test_an_arch_list_becomes_exactly_the_expected_nvcc_flags(text, flags):
     assert helpers.gencode_flags(helpers.parse_arch_list(text)) == flags
 
 
@@ -80,7 +80,7 @@ def test_prefixed_variables_become_defines_and_others_do_not():
         ({"USE_CUDA": "0", "TORCH_CUDA_ARCH_LIST": "nonsense"}, "OFF"),
     ],
 )
-def test_use_cuda(environ, use_cuda):
+def test_use_cuda_follows_the_environment(environ, use_cuda):
     defines = helpers.cmake_defines(environ, "1")
     assert defines["USE_CUDA"] == use_cuda
     assert ("CANARY_GENCODE" in defines) == (use_cuda == "ON")
@@ -131,7 +131,7 @@ def test_a_free_threaded_python_has_no_limited_api(free_threaded, tag):
     assert json.loads(done.stdout) == [tag is not None, tag]
 
 
-def test_max_jobs():
+def test_max_jobs_limits_parallel_compilers():
     assert helpers.job_arguments({"MAX_JOBS": "4"}) == ["-j", "4"]
     assert helpers.job_arguments({}) == []
     assert helpers.job_arguments({"MAX_JOBS": ""}) == []

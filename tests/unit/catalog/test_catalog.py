@@ -171,7 +171,7 @@ def test_a_version_by_its_beginning(version, found):
     assert catalog.find(catalog.torch_releases(), version) == found
 
 
-def test_8_9_is_not_8_10():
+def test_a_version_prefix_matches_whole_components():
     assert catalog.find(catalog.cudnn_releases(), "8.9") == "8.9.7"
     assert catalog.find(catalog.cudnn_releases(), "9.1") == "9.1.0"
 
@@ -207,7 +207,7 @@ def test_the_packages_files_pass_the_checks_that_are_left_out_when_they_are_read
     assert data
 
 
-def test_what_stays_by_hand_is_said():
+def test_the_facts_kept_by_hand_are_listed():
     lines = list(refresh_catalogue.by_hand())
     assert any("driver of CUDA 13.5" in line for line in lines)
     assert any("2.4.1, 2.5.0, 2.5.1" in line for line in lines)

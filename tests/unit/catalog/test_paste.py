@@ -31,7 +31,7 @@ def test_sixty_pastes_are_recorded():
 
 
 @given(st.text(max_size=400))
-def test_any_text_is_read(text):
+def test_any_text_is_read_without_an_error(text):
     reading = paste.read(text)
     assert not (reading.cards and reading.problem)
 

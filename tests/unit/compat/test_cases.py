@@ -14,7 +14,7 @@ CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_case(stack, reason_of, silent, name):
+def test_each_recorded_case_gets_its_answer(stack, reason_of, silent, name):
     case = CASES[name]
     variant, fields = case["ask"]
     fields |= {
@@ -59,13 +59,13 @@ def test_the_whole_rtx_5070_log_needs_two_changes(stack, reason_of):
     )
 
 
-def test_what_the_demo_builds_is_clean(stack):
+def test_the_demo_build_has_no_errors_or_warnings(stack):
     build = stack("sm35-avx-py311", base="debian-bookworm", toolkit="debian", cuda="11.8")
     assert check(build) == []
     assert solve(build) == build
 
 
-def test_the_kepler_stack_is_clean(stack):
+def test_the_kepler_stack_has_no_errors(stack):
     build = stack(
         "kepler-avx-py311",
         base="debian-bookworm",
@@ -77,7 +77,7 @@ def test_the_kepler_stack_is_clean(stack):
     assert check(build) == []
 
 
-def test_nothing_is_suggested_that_was_not_asked(stack, reason_of):
+def test_suggestions_only_change_what_was_asked(stack, reason_of):
     """A stack without cuDNN, driver and compiler gets none in a suggestion."""
     nearest = reason_of(stack("sm35-avx-py311", cuda="12.6", torch="2.9.1"), "cuda-sm").nearest
     assert set(nearest.split()[::2]) <= {"--cuda", "--torch"}

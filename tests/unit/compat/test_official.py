@@ -128,7 +128,7 @@ def test_an_older_driver_gets_an_older_flavour(card, driver, torch):
     assert answer.wheel.torch == torch
 
 
-def test_a_driver_that_does_for_nothing_is_named():
+def test_a_driver_that_suits_no_wheel_is_named():
     answer = ask(120, LINUX, driver="550.54")
     assert not answer.runs
     assert "570" in answer.problem or "580" in answer.problem
@@ -144,7 +144,7 @@ def test_windows_wheels_of_the_python_index_are_for_cpus():
 @pytest.mark.parametrize(
     ("torch", "cuda", "card", "applies"), CASES["what_upstream_dropped_is_said"]
 )
-def test_what_upstream_dropped_is_said(torch, cuda, card, applies):
+def test_cards_that_upstream_dropped_are_named(torch, cuda, card, applies):
     found = check(
         Stack("torch", Variant(f"sm{card}", "avx2", "py311"), "linux", cuda=cuda, torch=torch)
     )
@@ -159,7 +159,7 @@ def test_binary_compatibility(code, suffix, card, runs):
     assert sass_runs(code, card, suffix) == runs
 
 
-def test_ptx_goes_up_only():
+def test_ptx_runs_only_on_newer_cards():
     assert ptx_compiles(89, 120)
     assert not ptx_compiles(120, 89)
     assert not ptx_compiles(90, 100, "a")
@@ -171,7 +171,7 @@ AARCH64 = "linux-aarch64"
 @pytest.mark.parametrize(
     ("card", "torch", "platform", "python", "line"), CASES["with_a_python_and_a_machine"]
 )
-def test_with_a_python_and_a_machine(card, torch, platform, python, line):
+def test_an_answer_depends_on_python_and_machine(card, torch, platform, python, line):
     assert pip(ask(card, platform, torch, python=python)) == line
 
 
@@ -222,7 +222,7 @@ def test_several_cards_are_asked_as_a_set(cards, torch, lost):
     assert (answer.wheel.torch, answer.lost, answer.runs) == (torch, lost, not lost)
 
 
-def test_cuda_is_asked_for_itself():
+def test_a_question_may_name_only_a_cuda_version():
     """GTX 1080 with the cu128 wheel of 2.8: it has no code for Pascal, whatever the cu126 one
     has.
     """
@@ -366,7 +366,7 @@ def test_the_name_of_three_generations_asks_back(name):
     ("name", "sm"),
     [("Quadro RTX 6000", "sm75"), ("RTX 6000 Ada", "sm89"), ("RTX 6000 Pro", "sm120")],
 )
-def test_a_whole_name_does_not(name, sm):
+def test_a_full_card_name_needs_no_question(name, sm):
     assert {card.sm for card in gpus.find(name)} == {sm}
 
 

@@ -30,12 +30,12 @@ def on_each(kind):
 
 
 @pytest.mark.parametrize(("platform", "variant", "fields", "rule"), on_each("refused"))
-def test_no_with_its_rule(stack, platform, variant, fields, rule):
+def test_refused_public_cases_name_their_rule(stack, platform, variant, fields, rule):
     assert rules(stack, variant, **{"platform": platform, **fields}).get(rule) == "error"
 
 
 @pytest.mark.parametrize(("platform", "variant", "fields"), on_each("taken"))
-def test_yes(stack, platform, variant, fields):
+def test_possible_public_cases_have_no_error(stack, platform, variant, fields):
     assert "error" not in rules(stack, variant, **{"platform": platform, **fields}).values()
 
 

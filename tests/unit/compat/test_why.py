@@ -188,7 +188,7 @@ def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
 
 
 @pytest.mark.parametrize(("line", "code", "says", "hides"), CASES["plan_and_why_tell_one_truth"])
-def test_plan_and_why_tell_one_truth(farm, line, code, says, hides):
+def test_plan_and_why_agree(farm, line, code, says, hides):
     got, output = farm(*line.split())
     text = " ".join((output.out + output.err).split())
     assert (got, [each for each in says if each not in text], hides in text) == (code, [], False), (
@@ -317,7 +317,7 @@ def test_the_nearest_is_the_closest(why, words, nearest):
 
 
 @pytest.mark.parametrize(("first", "moved"), [("--torch", "--torch "), ("--cuda", "--cuda ")])
-def test_what_was_asked_for_last_is_kept(why, first, moved):
+def test_the_option_named_last_is_kept(why, first, moved):
     given = [("--torch", "2.9.1"), ("--cuda", "11.8")]
     words = [word for pair in sorted(given, key=lambda pair: pair[0] != first) for word in pair]
     assert json.loads(why("--variant", "sm75-avx2-py312", *words, "--json")[1].out)[

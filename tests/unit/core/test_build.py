@@ -39,7 +39,7 @@ class Recorder(Watcher):
         (64, 8.8e9, 2.2, "4"),
     ],
 )
-def test_as_many_compilers_as_fit_into_cpus_and_memory(plan, tmp_path, cpus, memory, per_job, jobs):
+def test_the_number_of_compilers_fits_cpus_and_memory(plan, tmp_path, cpus, memory, per_job, jobs):
     plan = plan.model_copy(update={"memory_per_job_gb": per_job, "timeout_minutes": 15})
     capacity = Capacity(cpus=cpus, memory=int(memory))
     inputs = {"/farm/job": tmp_path / "c", "/farm/source": tmp_path / "s"}
@@ -120,13 +120,13 @@ def test_a_line_without_an_end_stays_bounded(tmp_path):
     assert (tmp_path / "log").stat().st_size == 2_000_000 + 14
 
 
-def test_the_end_is_waited_for(tmp_path):
+def test_following_a_job_waits_for_its_end(tmp_path):
     end = Observation("done", exit_code=3)
     running = Observation("running")
     assert follow(Engine([], running, running, end), "h", tmp_path / "log", Watcher()) is end
 
 
-def test_how_it_stands_is_told_until_it_runs(tmp_path):
+def test_the_state_of_a_waiting_job_is_reported_until_it_runs(tmp_path):
     seen = [
         Observation("queued", why="no slot"),
         Observation("starting", why="pulls"),

@@ -180,9 +180,7 @@ def test_a_check_says_what_is_missing_and_unpacks_nothing(made, entered):
     assert sorted(dest.iterdir()) == before
 
 
-def test_a_bundle_builds_as_whoever_calls_it_and_its_result_is_the_wheel(
-    made, plan, tmp_path, entered
-):
+def test_a_bundle_builds_as_the_calling_user_and_leaves_the_wheel(made, plan, tmp_path, entered):
     dest, _ = made
     done = run(dest, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -225,7 +223,7 @@ def test_a_call_that_ends_before_the_build_is_taken_up_by_the_next(make, tmp_pat
 PLANTED = "#!/bin/sh\ntouch {mark}\n"
 
 
-def test_a_folder_that_somebody_else_made_ready_is_not_looked_for(made, plan, tmp_path, entered):
+def test_folders_prepared_by_another_user_are_ignored(made, plan, tmp_path, entered):
     """`/var/tmp/farm-<plan>` was used whoever had made it, and its python3 was executed, by root
     too.
     """
@@ -257,7 +255,7 @@ def test_a_folder_that_somebody_else_made_ready_is_not_looked_for(made, plan, tm
         (lambda place: place.parent.chmod(0o777), "others may write to"),
     ],
 )
-def test_a_folder_that_is_not_the_users_alone_is_refused(made, tmp_path, entered, spoil, why):
+def test_a_folder_that_others_may_write_is_refused(made, tmp_path, entered, spoil, why):
     dest, _ = made
     place = tmp_path / "below" / "state"
     place.parent.mkdir()
@@ -279,7 +277,7 @@ def test_a_bundle_in_a_folder_of_all_is_built_in_the_users_own(made, tmp_path, e
 
 
 @pytest.mark.parametrize("what", ["changed", "added", "mode"])
-def test_what_was_unpacked_is_verified_again_before_it_runs(make, tmp_path, entered, what):
+def test_unpacked_files_are_verified_again_before_a_run(make, tmp_path, entered, what):
     dest, _ = make(code=3)
     assert run(dest).returncode == 5
     (work,) = dest.glob("work-*")

@@ -81,7 +81,7 @@ def test_the_index_the_journal_and_what_is_not_the_farms_stay(project, capsys):
     assert files(project) == ["farm.db", "index/whl/files/a.whl", "own"]
 
 
-def test_what_is_younger_stays(project, capsys):
+def test_files_younger_than_the_limit_are_kept(project, capsys):
     assert clean(project, capsys, "--older-than", "1d")["found"] == []
     old = project / "artifacts" / "sources" / "x.tar"
     past = old.stat().st_mtime - 2 * DAY_S
@@ -160,7 +160,7 @@ def test_a_wheel_that_is_in_no_index_and_the_log_of_a_failure_stay_unless_told(
 
 
 @pytest.mark.parametrize(("answer", "removes"), [("n", False), ("", False), ("y", True)])
-def test_in_a_terminal_it_asks(project, answer, removes):
+def test_clean_asks_in_a_terminal(project, answer, removes):
     before = files(project)
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "farm.cli.main", "--project", str(project), "clean"]
@@ -253,7 +253,7 @@ def test_a_folder_without_runs_has_nothing_to_clean(tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.parametrize("text", ["30", "d", "1.5d", "30x", ""])
-def test_a_wrong_age(text, capsys):
+def test_an_invalid_age_is_refused(text, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["clean", "--older-than", text])
     assert caught.value.code == 2

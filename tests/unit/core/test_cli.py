@@ -86,7 +86,7 @@ def test_help_lists_every_command_in_one_group(capsys):
         (["--project", "smoke", "statsu"], "no command 'statsu'", "farm status"),
     ],
 )
-def test_what_is_mistyped_gets_the_nearest_word(capsys, given, wrong, meant):
+def test_a_typo_gets_the_nearest_word(capsys, given, wrong, meant):
     with pytest.raises(SystemExit) as caught:
         parse(given)
     err = capsys.readouterr().err
@@ -97,7 +97,7 @@ def test_what_is_mistyped_gets_the_nearest_word(capsys, given, wrong, meant):
     assert len(usage) <= 1
 
 
-def test_names_that_are_unknown(farm):
+def test_unknown_names_are_refused(farm):
     text = failed(farm("plan", "--variant", "sm34-avx-py311"), 2)
     assert "unknown variant 'sm34-avx-py311'" in text
     assert "  next: nearest: sm35-avx-py311" in text
@@ -130,7 +130,7 @@ def test_a_value_that_is_refused(farm, words, text):
     assert (answer.returncode, text in answer.stderr) == (2, True), answer.stderr
 
 
-def test_what_cannot_be_built(farm):
+def test_an_impossible_build_is_refused_with_exit_code_3(farm):
     text = failed(farm("plan", *CANARY, "--cuda", "12.8"), 3)
     assert "  - CUDA 12.8 cannot compile for sm35" in text
     assert "  next: nearest that can: --cuda 11.8" in text
@@ -154,7 +154,7 @@ def test_why_gives_reasons_facts_and_sources(farm):
     assert [row["what"] for row in document["evidence"]] == ["tested", "not tested"]
 
 
-def test_what_cannot_be_written_or_read(farm, tmp_path):
+def test_an_unusable_path_is_a_usage_error(farm, tmp_path):
     (tmp_path / "file").touch()
     assert "file" in failed(farm("render", *CANARY, "-o", tmp_path / "file" / "x"), 2)
     for command in (("inspect",), ("verify", *CANARY), ("publish", *CANARY)):

@@ -29,7 +29,7 @@ def test_a_whole_line_is_passed_on_at_once_and_ends_the_one_before():
     assert shown == ["Get:1 gcc"]
 
 
-def test_in_silence_it_asks_and_says_so_again_and_again():
+def test_a_silent_step_is_asked_for_its_state_repeatedly():
     silences = []
     heartbeat, shown = recording(lambda silent: silences.append(silent) or f"{len(silences)} MB")
     began = time.monotonic()
@@ -44,13 +44,13 @@ def test_in_silence_it_asks_and_says_so_again_and_again():
     assert silences[-1] > 50 > DESCRIBE_S
 
 
-def test_nothing_known_is_nothing_said():
+def test_a_heartbeat_without_news_prints_nothing():
     heartbeat, shown = recording()
     heartbeat.emit(time.monotonic() + 100)
     assert shown == []
 
 
-def test_what_came_while_it_asked_is_newer():
+def test_output_that_arrives_during_the_question_wins():
     heartbeat, shown = recording(lambda _: heartbeat.line("new") or "old")
     heartbeat.emit(time.monotonic() + 100)
     assert shown == ["new"]
@@ -72,7 +72,7 @@ def test_an_engine_that_fails_to_answer_does_not_end_the_work(monkeypatch):
     assert shown == ["done"]
 
 
-def test_nothing_is_said_after_the_end():
+def test_nothing_is_printed_after_the_end():
     heartbeat, shown = recording(lambda _: "late")
     with heartbeat:
         pass
@@ -80,7 +80,7 @@ def test_nothing_is_said_after_the_end():
     assert shown == []
 
 
-def test_the_end_waits_for_what_is_being_said():
+def test_the_end_waits_for_a_line_being_printed():
     """Else it comes behind the end: into a log that is closed, or below the line that says so."""
     saying, go, ended, order = threading.Event(), threading.Event(), threading.Event(), []
 
@@ -109,6 +109,6 @@ def test_the_end_waits_for_what_is_being_said():
     assert order == ["words", "over"]
 
 
-def test_bytes():
+def test_byte_counts_are_shown_with_units():
     assert megabytes(12_300_000, 85_000_000) == "12.3 of 85.0 MB"
     assert megabytes(0) == "0.0 MB"

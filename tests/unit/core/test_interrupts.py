@@ -10,7 +10,7 @@ from farm.base.interrupts import deferred_interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_comes_at_the_end_of_the_block(number):
+def test_an_interrupt_is_raised_at_the_end_of_the_deferred_block(number):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -32,7 +32,7 @@ def test_it_comes_at_the_end_of_the_block(number):
         signal.signal(number, before)
 
 
-def test_a_second_one_comes_at_once():
+def test_a_second_interrupt_is_raised_at_once():
     reached = []
 
     def interrupted():
@@ -49,7 +49,7 @@ def test_a_second_one_comes_at_once():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_without_one_an_error_passes_and_what_is_ignored_stays_ignored():
+def test_errors_pass_through_and_ignored_signals_stay_ignored():
     def fail():
         with deferred_interrupts():
             os.kill(os.getpid(), signal.SIGHUP)
@@ -64,7 +64,7 @@ def test_without_one_an_error_passes_and_what_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_in_another_thread_it_changes_nothing():
+def test_interrupts_are_not_deferred_in_other_threads():
     seen = []
 
     def work():

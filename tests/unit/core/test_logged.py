@@ -89,14 +89,14 @@ def test_a_build_ends_when_its_time_is_over(logged, monkeypatch):
 
 
 @pytest.mark.parametrize("show", ["all", ""])
-def test_other_steps_end_by_themselves(logged, monkeypatch, show):
+def test_the_time_limit_applies_only_to_the_build_step(logged, monkeypatch, show):
     monkeypatch.setenv("FARM_SHOW", show)
     monkeypatch.setenv("FARM_MINUTES", "300")
     monkeypatch.setenv("FARM_BEGAN", "1000")
     assert logged(sys.executable, "-c", "print()")[0] == 0
 
 
-def test_what_goes_on_is_not_waited_for(logged, tmp_path):
+def test_background_processes_are_not_waited_for(logged, tmp_path):
     """It has the program's output, as a compiler's helper has, until this test closes what it
     reads.
     """
@@ -110,7 +110,7 @@ def test_what_goes_on_is_not_waited_for(logged, tmp_path):
     assert (code, output, b"left " in log) == (0, "", True)
 
 
-def test_a_program_that_says_nothing_has_a_word_of_its_step(root, tmp_path):
+def test_a_silent_program_shows_its_step(root, tmp_path):
     """It waits until the word was read."""
     waits = tmp_path / "waits"
     os.mkfifo(waits)

@@ -103,7 +103,7 @@ def test_variables_have_names_that_say_what_they_hold(package):
     assert vague == {}
 
 
-def test_a_name_that_says_nothing_is_seen():
+def test_a_vague_variable_name_is_found():
     assert vague_names("wheels = 1\nfor each in wheels:\n    _found = each\n") == [
         (2, "each"),
         (3, "_found"),

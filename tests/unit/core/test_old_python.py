@@ -33,7 +33,7 @@ def test_one_line_says_which_python_is_needed(old_python, words):
     assert all(line.startswith("next: ") for line in others)
 
 
-def test_make_says_it_before_it_installs_anything(old_python, tmp_path):
+def test_make_checks_the_python_before_it_installs_anything(old_python, tmp_path):
     for name in ("Makefile", "pyproject.toml", "requirements.lock", "requirements-build.lock"):
         shutil.copy(ROOT / name, tmp_path)
     done = subprocess.run(

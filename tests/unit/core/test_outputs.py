@@ -32,7 +32,7 @@ def test_an_error_of_the_disk_names_what_is_written(number: int) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_another_error_is_not_the_file_s(error: OSError) -> None:
+def test_other_errors_are_not_blamed_on_the_file(error: OSError) -> None:
     with pytest.raises(type(error)) as raised, outputs.writing(Path("some/file")):
         raise error
     assert raised.value is error

@@ -84,7 +84,7 @@ def tree(folder):
 @pytest.mark.parametrize(
     ("there", "make", "message"), CASES["init_writes_nothing_where_something_is_in_the_way"]
 )
-def test_init_writes_nothing_where_something_is_in_the_way(tmp_path, capsys, there, make, message):
+def test_init_writes_nothing_if_a_file_is_in_the_way(tmp_path, capsys, there, make, message):
     own = tmp_path / "own"
     path = own / there
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def test_init_in_a_repository_keeps_its_readme(tmp_path):
     assert (tmp_path / "ci" / "matrix.yaml").is_file()
 
 
-def test_what_init_made_goes_if_it_fails(tmp_path, monkeypatch, capsys):
+def test_a_failed_init_removes_what_it_wrote(tmp_path, monkeypatch, capsys):
     own = tmp_path / "own"
     (own / "ci").mkdir(parents=True)
     write, written = Path.write_bytes, []
@@ -433,7 +433,7 @@ def test_a_package_is_built_against_pytorchs_own_wheel_where_that_knows_the_card
 @pytest.mark.parametrize(
     ("needed", "fault"), [("heloo", "no recipe for package 'heloo'"), ("hello", "need itself")]
 )
-def test_what_cannot_be_needed_is_named_with_its_file(own, needed, fault):
+def test_an_impossible_requirement_is_named_with_its_file(own, needed, fault):
     needing(own, needed)
     with pytest.raises(UsageError, match=rf"hello/recipe\.yaml:18: needs: .*{fault}"):
         plan_of(own)
@@ -604,9 +604,7 @@ def test_a_context_of_which_a_file_cannot_be_put_in_place_leaves_the_older_one(
         ["render", "--variant", "cpu-avx-py311", "--package", "hello", "--bundle", "FOLDER"],
     ],
 )
-def test_a_folder_that_cannot_be_is_the_callers_mistake(
-    own, tmp_path, monkeypatch, capsys, command
-):
+def test_an_impossible_folder_is_a_usage_error(own, tmp_path, monkeypatch, capsys, command):
     (tmp_path / "file").write_text("")
     words = [str(tmp_path / "file") if word == "FOLDER" else word for word in command]
     assert main(["--project", str(own), *words]) == 2
@@ -689,7 +687,7 @@ def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, cap
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there")
 @pytest.mark.parametrize("name", ["ci/farm.yaml", "ci/matrix.yaml", "ci/runners.yaml"])
-def test_a_configuration_that_is_a_link_to_nowhere_is_said(own, capsys, name):
+def test_a_dangling_configuration_link_is_reported(own, capsys, name):
     """The farm's defaults in its place would publish elsewhere."""
     (own / name).unlink()
     (own / name).symlink_to(own / "not mounted")
@@ -762,7 +760,7 @@ def test_a_git_source_without_a_commit_is_refused_with_how_to_find_it(own):
         plan_of(own, package="fetched")
 
 
-def test_no_packages_name_stands_in_the_code(root):
+def test_the_code_contains_no_package_names(root):
     done = subprocess.run(
         [
             "grep",
@@ -895,7 +893,7 @@ def test_a_project_that_is_the_package_itself_is_what_git_has_of_it(own, tmp_pat
             plan_of(own)
 
 
-def test_what_no_plan_can_hold_is_said_with_its_line_in_the_recipe(own):
+def test_values_that_no_plan_can_hold_name_their_recipe_line(own):
     file = own / "recipes" / "hello" / "recipe.yaml"
     lines = file.read_text().splitlines()
     (at,) = (number for number, row in enumerate(lines) if row.startswith("env:"))

@@ -116,7 +116,7 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
 # --- origins ---
 
 
-def test_the_origin_of_each_rank(project, farm):
+def test_every_source_of_an_option_is_recorded_as_its_origin(project, farm):
     config = project / "ci" / "farm.yaml"
     raw = yaml.safe_load(config.read_text())
     raw["options"] = {"cuda": "11.8", "cudnn": "8.7.0", "blas": "mkl"}
@@ -330,7 +330,7 @@ def test_a_changed_plan_is_refused(plan, tmp_path):
     ],
     ids=["empty", "list", "text", "number", "null", "object", "bytes", "deep", "schema", "large"],
 )
-def test_what_is_no_plan_is_refused(tmp_path, content):
+def test_a_file_that_is_not_a_plan_is_refused(tmp_path, content):
     path = tmp_path / "plan.json"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"plan\.json: (not a plan|larger than)"):
@@ -443,7 +443,7 @@ TEXT = st.text(
 @example(values={"A": "\u2028"})
 @example(values={"A": "[masked]"})
 @example(values={"A": "/farm/"})
-def test_whatever_a_value_holds_the_script_only_sets_it(root, values):
+def test_hostile_values_are_only_assigned_by_the_script(root, values):
     made = resolve(root, select("sm35-avx-py311"))
     data = json.loads(made.to_json())
     data["env"] |= values

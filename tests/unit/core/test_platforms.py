@@ -162,7 +162,7 @@ def test_a_mac_builds_what_is_for_it_on_the_host(mac, mps, monkeypatch, tmp_path
     check_engine(Workspace(tmp_path, load_settings(ROOT), Watcher()), "host", mps)
 
 
-def test_elsewhere_a_plan_for_a_mac_is_refused(mps, tmp_path):
+def test_a_plan_for_a_mac_is_refused_on_other_machines(mps, tmp_path):
     workspace = Workspace(tmp_path, load_settings(ROOT), Watcher())
     for engine in ("host", "docker"):
         with pytest.raises(
@@ -173,7 +173,7 @@ def test_elsewhere_a_plan_for_a_mac_is_refused(mps, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_platform_that_nothing_is_built_for(monkeypatch):
+def test_a_platform_without_builds_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "platform", "freebsd14")
     with pytest.raises(NoRunnerError, match="does not build on freebsd14"):
         this_machine()

@@ -200,7 +200,7 @@ def test_a_recipe_has_the_compiler_cache(project, source):
     assert "ccache" in written(project, "code")["apt"]
 
 
-def test_cuda_is_what_the_sources_hold(project, source):
+def test_cuda_components_follow_from_the_sources(project, source):
     assert (
         new(project, source(**{"pyproject.toml": ABOUT, "a.cu": "#include <cublas_v2.h>\n"})) == 0
     )
@@ -243,7 +243,7 @@ def test_an_extension_of_torch_names_the_channels_release(project, source, capsy
     assert plan.needs[0].startswith("torch==")
 
 
-def test_nothing_is_written_over_and_a_channel_is_named(project, source, capsys):
+def test_recipe_new_overwrites_nothing_and_needs_one_channel(project, source, capsys):
     where = source(**{"pyproject.toml": ABOUT})
     assert new(project, where, "--channel", "other") == 2
     assert "next: --channel mine" in capsys.readouterr().err
@@ -362,7 +362,9 @@ def test_the_version_is_read_where_it_is_written(project, source, capsys, versio
     assert ("correct the recipe's 0.1.0" in capsys.readouterr().out) == (version == "0.1.0")
 
 
-def test_what_is_no_source_is_refused_with_what_to_do(project, tmp_path, monkeypatch, capsys):
+def test_a_folder_without_a_python_project_is_refused_with_advice(
+    project, tmp_path, monkeypatch, capsys
+):
     def refusal(*words):
         assert main(["recipe", "new", *words]) == 2
         assert sorted(path.name for path in (project / "recipes").iterdir()) == ["hello"]

@@ -88,14 +88,14 @@ nvcc error   : 'cudafe++' died with status 0xC0000409
     assert "what to do: run this again; where it stops at the same file" in out
 
 
-def test_a_cause_that_is_not_known_is_called_so(report):
+def test_an_unknown_cause_is_reported_as_unknown(report):
     _, out, _ = report(
         build_log="FAILED: a.obj\na.cpp(3): error C2065: 'x': undeclared identifier\n"
     )
     assert "cause: not known" in out
 
 
-def test_a_configured_tree_that_is_as_planned(report):
+def test_a_tree_configured_as_planned_is_reported_so(report):
     code, out, _ = report(CMakeCache_txt="USE_MKLDNN:BOOL=ON\n", build_log="")
     assert (code, "failures in the log: 0" in out, "with all that the plan says" in out) == (
         0,

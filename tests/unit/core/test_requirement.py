@@ -28,12 +28,12 @@ def test_a_requirement_is_read():
 @pytest.mark.parametrize(
     "line", ["", "foo bar", "foo==" + "1" * MAX_LENGTH], ids=["empty", "words", "long"]
 )
-def test_anything_else_is_no_requirement(line):
+def test_other_text_is_not_a_requirement(line):
     with pytest.raises(InvalidRequirement):
         read_requirement(line)
 
 
-def test_nesting_beyond_the_stack_is_no_requirement():
+def test_deeply_nested_text_is_not_a_requirement():
     line = "foo; " + "(" * 400 + "os_name == 'nt'" + ")" * 400
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack(0)) + 200)  # as for a caller that is deep in the stack
@@ -44,7 +44,7 @@ def test_nesting_beyond_the_stack_is_no_requirement():
         sys.setrecursionlimit(limit)
 
 
-def test_nothing_else_reads_requirements():
+def test_only_one_module_parses_requirements():
     """A second reader would have to know about the length and the recursion as well."""
     callers = {
         path.relative_to(FARM).as_posix()

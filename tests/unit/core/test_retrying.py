@@ -24,13 +24,13 @@ class Held:
         return word
 
 
-def test_windows_waits_for_who_reads(monkeypatch):
+def test_windows_waits_for_readers_of_a_file(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     held = Held(3)
     assert (retry_while_open(held, word="done"), held.left) == ("done", -1)
 
 
-def test_windows_gives_up(monkeypatch):
+def test_windows_gives_up_after_some_tries(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     clock = [0.0]
     monkeypatch.setattr(retrying.time, "monotonic", lambda: clock[0])
@@ -44,7 +44,7 @@ def test_windows_gives_up(monkeypatch):
     assert clock[0] >= retrying.RETRY_S
 
 
-def test_elsewhere_a_refusal_is_one():
+def test_other_platforms_do_not_retry():
     held = Held(1)
     with pytest.raises(PermissionError):
         retry_while_open(held, word="")

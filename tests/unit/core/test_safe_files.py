@@ -27,10 +27,15 @@ from farm.base.safe_files import (
     make_folder,
     open_plain,
     plain_files,
+    read_small,
     replacing,
 )
+from farm.cli.main import main
+from farm.cli.package_kind import MAX_FILE
+from farm.cli.recipe import _beginning_of
+from farm.index.signatures import load_signer
 from farm.run import inputs
-from farm.run.bundle import join_pieces
+from farm.run.bundle import STAND_IN, join_pieces, stand_ins
 from farm.run.standalone import bundle as standalone
 from tests.plans import plan_of
 
@@ -122,7 +127,7 @@ def state(tmp_path):
     return folder
 
 
-def test_each_part_is_opened_once_and_what_is_swapped_later_is_not_read(shared, state):
+def test_parts_are_opened_once_so_later_swaps_are_not_read(shared, state):
     manifest = parts_in(shared, {"job/build.sh": b"true\n"})
 
     def swap(path):
@@ -254,7 +259,7 @@ def test_a_link_that_others_put_there_is_replaced_and_not_followed(tmp_path):
     assert [path.name for path in out.iterdir()] == ["build.log.xz"]
 
 
-def test_what_is_half_written_is_not_there(tmp_path):
+def test_partially_written_files_are_not_visible(tmp_path):
     (tmp_path / "file").write_text("old")
 
     def fail():
@@ -267,7 +272,7 @@ def test_what_is_half_written_is_not_there(tmp_path):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
 
 
-def test_a_new_file_takes_the_place_of_nothing(tmp_path):
+def test_a_new_file_replaces_nothing(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
         create_new(tmp_path / "link")
@@ -360,7 +365,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path):
         make_folder(place / "below")
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_is_not_opened_as_a_file(tmp_path):
     with pytest.raises(IsADirectoryError):
         open_plain(tmp_path)
 
@@ -448,3 +453,60 @@ def test_an_output_behind_a_link_is_not_read(tmp_path, output, replaced):
     with contextlib.suppress(OSError):
         taken += plain_files(PurePath("farm/out"), below=tmp_path / "root")
     assert "lib/a.so" not in [str(path) for path, _ in taken]
+
+
+# --- files that are read whole
+
+
+def larger_than_memory(path):
+    """A file of a terabyte that takes no room: to read it whole fails."""
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+    return path
+
+
+def test_a_file_is_measured_before_it_is_read(tmp_path):
+    (tmp_path / "small").write_bytes(b"12345")
+    assert read_small(tmp_path / "small", 5) == b"12345"
+    with pytest.raises(OSError, match="larger than 4 MiB"):
+        read_small(larger_than_memory(tmp_path / "large"), 4 << 20)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a pipe, a socket or a device"):
+        read_small(tmp_path / "pipe", 5)
+
+
+def test_a_manifest_of_a_bundle_is_measured(tmp_path, capsys):
+    larger_than_memory(tmp_path / "manifest.json")
+    with pytest.raises(SystemExit) as ended:
+        standalone.read_manifest(tmp_path)
+    assert ended.value.code == standalone.DAMAGED
+    assert "larger than 16 MiB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "", "3", '{"name": 1}'])
+def test_a_manifest_of_nonsense_is_damaged(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        standalone.read_manifest(tmp_path)
+    assert ended.value.code == standalone.DAMAGED
+
+
+def test_keys_and_trusted_roots_are_measured(tmp_path, capsys):
+    large = larger_than_memory(tmp_path / "large")
+    with pytest.raises(UsageError, match="larger than 64 KiB"):
+        load_signer(str(large))
+    assert main(["index", "verify", str(tmp_path), "--root", str(large)]) == 2
+    assert "larger than 4 MiB" in capsys.readouterr().err
+
+
+def test_libraries_of_a_bundle_are_searched_whatever_their_size(tmp_path):
+    (tmp_path / "stand-in.so").write_bytes(b"ELF" + STAND_IN)
+    (tmp_path / "empty.so").touch()
+    with (tmp_path / "large.so").open("wb") as stream:
+        stream.truncate(1 << 26)
+    assert stand_ins(tmp_path) == ["stand-in.so"]
+
+
+def test_a_source_is_read_to_its_limit(tmp_path):
+    larger_than_memory(tmp_path / "setup.py")
+    assert len(_beginning_of(tmp_path / "setup.py")) == MAX_FILE

@@ -33,6 +33,6 @@ def test_every_row_names_a_test_that_is_there(page, root):
         assert named[2] is None or named[2] in names, row
 
 
-def test_every_party_says_what_is_not_held(page):
+def test_every_party_names_its_limits(page):
     parties = [part for part in page.split("\n## ")[1:] if "| it tries to |" in part]
     assert all("**Not held" in part for part in parties)

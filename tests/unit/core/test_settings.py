@@ -81,7 +81,7 @@ def test_wrong_settings_name_the_file_and_the_line(project, values, message):
 
 
 @pytest.mark.parametrize(("runner", "message"), CASES["wrong_runners"])
-def test_wrong_runners(project, runner, message):
+def test_invalid_runners_are_refused(project, runner, message):
     change(project / "ci" / "runners.yaml", runners={"local": runner})
     with pytest.raises(UsageError) as caught:
         load_runners(project)
@@ -147,7 +147,7 @@ def test_an_index_of_the_command_line_is_an_address_or_a_path_from_here(tmp_path
         assert (named.index, named.index_public_url) == (index, None)
 
 
-def test_machines_cards_and_labels_that_are_right():
+def test_valid_machines_cards_and_labels_are_accepted():
     arm = {"engine": "github", "labels": ["big"], "machine": "aarch64", "cpu_levels": ["armv8_2"]}
     assert Runner.model_validate(arm).by_labels
     assert not Runner.model_validate(MACHINE).by_labels

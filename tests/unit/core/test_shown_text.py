@@ -16,7 +16,7 @@ from farm.run.workspace import Outcomes, Step
 from tests.unit.core.test_transfer import tar
 
 FORGED = "farm: PUBLISHED torch==9"
-NAME = f"x\n{FORGED}\r{FORGED}\u2028{FORGED}\x1b]0;t\x07\x1b[2J\u202eend"
+NAME = f"x\n{FORGED}\r{FORGED}\u2028{FORGED}\x1b]0;t\x07\x1b[2J\u202e\u2066\x9b31mend"
 
 
 def logged(*calls):
@@ -73,7 +73,7 @@ def test_a_name_forges_no_line(place, capsys):
         assert line.isprintable(), line
 
 
-def test_a_log_that_a_build_wrote(tmp_path, capsys):
+def test_control_characters_of_a_build_log_are_removed(tmp_path, capsys):
     log = tmp_path / "build.log"
     log.write_text(f"{NAME}\n")
     ended = SimpleNamespace(id="r", finished="now")
@@ -82,7 +82,7 @@ def test_a_log_that_a_build_wrote(tmp_path, capsys):
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 
 
-def test_output_with_such_a_name_is_not_taken(tmp_path):
+def test_output_with_control_characters_in_its_name_is_refused(tmp_path):
     with pytest.raises(RefusedOutputError, match="cannot be printed"):
         unpack([tar((f"out/{NAME}.whl", b"1"))], tmp_path / "tar", 1 << 20)
     archive = tmp_path / "x.zip"
@@ -100,7 +100,7 @@ SAFE_CALLS = {"dumps", "to_json", "shellcode"}
 """
 
 
-def test_no_command_prints_past_the_one_function(root):
+def test_every_command_prints_through_one_function(root):
     """A text in `print(f"…{name}…")` would be shown as it is."""
     found = []
     for path in (root / "farm/cli").glob("*.py"):

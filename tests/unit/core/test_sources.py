@@ -164,7 +164,7 @@ def test_a_tag_that_moved_is_refused(repository, cache):
     assert list(cache.iterdir()) == []
 
 
-def test_a_tag_that_there_is_not_is_the_recipes_mistake(repository, cache):
+def test_an_unknown_tag_is_a_mistake_of_the_recipe(repository, cache):
     source = of_git(repository).model_copy(update={"tag": "v99"})
     with pytest.raises(
         BuildFailedError, match=r"upstream has no tag v99:\n(.*\n)?.*Remote branch v99 not found"
@@ -172,14 +172,14 @@ def test_a_tag_that_there_is_not_is_the_recipes_mistake(repository, cache):
         fetch(source, cache, mirror=None, line=print)
 
 
-def test_an_archive_that_is_not_there(cache, tmp_path):
+def test_a_missing_archive_is_reported(cache, tmp_path):
     gone = SourcePlan(kind="archive", url=f"file://{tmp_path}/a.tar.gz", sha256="0" * 64)
     with pytest.raises(BuildFailedError, match=r"a\.tar\.gz is not there") as error:
         fetch(gone, cache, mirror=None, line=print)
     assert "correct the name" in error.value.hint
 
 
-def test_a_repository_that_cannot_be_reached_is_infrastructure(repository, cache, tmp_path):
+def test_an_unreachable_repository_is_an_infrastructure_error(repository, cache, tmp_path):
     source = of_git(repository)
     repository.rename(tmp_path / "gone")
     with pytest.raises(
@@ -359,7 +359,7 @@ def test_a_part_may_come_out_of_a_wheel_by_folder(plan, cache, tmp_path):
     assert contents(files[1]) == {"a/include/one.h": "1", "a/include/deep/two.h": "2"}
 
 
-def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(index, cache, tmp_path):
+def test_a_missing_part_is_named_with_other_places_that_have_it(index, cache, tmp_path):
     plan = plan_of("cpu-avx-py311", channel="debian-2.6.0")
     part = next(part for part in plan.parts if part.into == "third_party/pybind11")
     source = tmp_path / "source.tar"
@@ -378,7 +378,7 @@ def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(index, cache, t
     )
 
 
-def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itself(
+def test_without_network_the_cache_is_used_and_missing_parts_are_named(
     cache, tmp_path, monkeypatch
 ):
     """Debian's mirror and the Python index are one server here, which stops after the first
@@ -431,7 +431,7 @@ def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itse
     assert gathered("at the end") == first
 
 
-def test_a_part_that_was_changed_at_its_origin_names_itself(plan, cache, tmp_path):
+def test_a_part_that_changed_upstream_is_named(plan, cache, tmp_path):
     big = tar(tmp_path / "big.tar.gz", {"big-1/a.h": "a"})
     changed = plan.model_copy(
         update={

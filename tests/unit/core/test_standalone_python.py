@@ -103,7 +103,7 @@ def test_the_base_image_that_a_channel_pins_stays_whatever_the_python(tmp_path):
         ("sm35-avx-py312", {"channel": "debian-1.13.1"}, "debian-bookworm has py311, not py312"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(variant, options, word):
+def test_impossible_pythons_are_refused_with_a_reason(variant, options, word):
     with pytest.raises(NotBuildableError, match=word):
         plan_of(variant, **options)
 
@@ -256,7 +256,7 @@ def test_another_python_than_the_plan_names_is_refused(archives, tmp_path):
     assert (done.returncode, "no Python 3.99.1" in done.stderr) == (6, True)
 
 
-def test_what_holds_no_python_is_refused(archives, tmp_path):
+def test_an_archive_without_a_python_is_refused(archives, tmp_path):
     with tarfile.open(archives / "cpython-3.11+1.tar.gz", "w:gz"):
         pass
     done = install(archives, tmp_path / "python")

@@ -90,7 +90,7 @@ def test_a_program_of_a_step_forges_no_line_of_the_farm(job, forged):
     assert "11 farm: step" not in "\n".join(lines)
 
 
-def test_what_a_program_says_otherwise_stays_as_it_is(job):
+def test_other_output_of_a_program_is_unchanged(job):
     code, lines = run(
         job, r"print('[1/2] a\tb'); print('häuser'); print(); print('no end', end='')"
     )
@@ -142,7 +142,7 @@ def test_a_build_ends_at_its_limit_with_the_code_of_timeout(job):
     assert (code, farms_own(lines)) == (124, TRUE_LINES[:1])
 
 
-def test_what_a_step_leaves_running_is_ended_before_the_next_one(job):
+def test_background_processes_of_a_step_end_before_the_next_step(job):
     program = """
 import os, sys, threading
 read, write = os.pipe()

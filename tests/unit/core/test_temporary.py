@@ -37,7 +37,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_it_is_for_its_user_alone_and_then_gone(tmp_path):
+def test_a_temporary_folder_is_private_and_removed_afterwards(tmp_path):
     with temporary_folder("some-", tmp_path) as folder:
         (folder / "file").write_text("")
         assert os.name == "nt" or folder.stat().st_mode & 0o777 == 0o700
@@ -59,7 +59,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("moment", "number"), [*MOMENTS, ("os.rmdir", 2)])
-def test_it_is_gone_after_ctrl_c(tmp_path, moment, number):
+def test_a_temporary_folder_is_removed_after_ctrl_c(tmp_path, moment, number):
     command = [sys.executable, "-c", PROGRAM, moment, str(number), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     made, *rest = done.stdout.splitlines()

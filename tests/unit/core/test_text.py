@@ -27,7 +27,7 @@ from farm.base.text import MAX_LINE, json_lines, log_line, plain, plain_lines
         ("tab\tand ünïcode …", "tab\tand ünïcode …"),
     ],
 )
-def test_what_a_terminal_would_obey_is_left_out(hostile, shown):
+def test_terminal_control_sequences_are_removed(hostile, shown):
     assert plain(hostile) == shown
 
 
@@ -36,7 +36,7 @@ def test_a_long_line_is_cut_with_a_mark():
     assert plain("x" * (MAX_LINE + 1)) == "x" * MAX_LINE + " […]"
 
 
-def test_lines_stay_lines():
+def test_line_breaks_are_kept():
     assert (
         plain_lines("[1/9]\r[9/9] done\r\n\x1b[31mred\x1b[0m\nhalf \x1b")
         == "[9/9] done\nred\nhalf "
@@ -48,7 +48,7 @@ def test_a_progress_line_of_a_log_is_shown_as_a_terminal_shows_it():
 
 
 @given(st.text(alphabet=st.characters() | st.sampled_from("\x1b[]m;0\x07\\\r\n\x9b")))
-def test_it_is_one_line_of_printable_text(text):
+def test_any_text_becomes_one_printable_line(text):
     left = plain(text)
     assert len(left.splitlines()) <= 1
     assert not [

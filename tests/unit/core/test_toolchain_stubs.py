@@ -72,7 +72,7 @@ def real(tmp_path):
     return folder
 
 
-def test_a_stub_is_told_from_a_library(tmp_path, packer, real):
+def test_stubs_and_libraries_are_distinguished(tmp_path, packer, real):
     found = tmp_path / "lib"
     found.mkdir()
     packer.stub(str(real / "libcublasLt.so.11"), str(found))

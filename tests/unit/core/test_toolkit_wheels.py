@@ -97,7 +97,7 @@ def test_channels_of_pytorch_with_cuda_13_may_choose_it(variant, channel, torch)
         ("sm70-avx-py311", "linux", {}, "CUDA 13.0 cannot compile for sm70"),
     ],
 )
-def test_what_it_does_not_have(variant, platform, options, message):
+def test_builds_that_toolkit_wheels_cannot_serve_are_refused(variant, platform, options, message):
     with pytest.raises(NotBuildableError, match=message):
         plan(variant, platform=platform, **options)
 
@@ -305,7 +305,7 @@ def test_a_library_that_a_virus_scanner_has_open_is_renamed_later(
         assert not target.exists()
 
 
-def test_a_damaged_dll_is_said_to_be_one(libraries):
+def test_a_damaged_dll_is_reported(libraries):
     whole = dll()
     for end in range(0x57C):
         with pytest.raises(libraries.DllError):

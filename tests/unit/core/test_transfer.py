@@ -119,7 +119,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
         st.from_regex(r"\A[a-zé]{1,120}\Z"), st.binary(max_size=2000), min_size=1, max_size=5
     )
 )
-def test_what_was_packed_is_unpacked(tmp_path_factory, files):
+def test_packing_and_unpacking_are_inverse(tmp_path_factory, files):
     here = tmp_path_factory.mktemp("round")
     (here / "in").mkdir()
     for name, content in files.items():
@@ -164,7 +164,7 @@ def test_an_output_folder_is_unpacked_without_its_name(tmp_path):
         ("out/pipe", {"type": tarfile.FIFOTYPE}),
     ],
 )
-def test_what_is_no_plain_file_below_is_refused(tmp_path, name, content):
+def test_special_files_are_refused(tmp_path, name, content):
     text = refusal(tar(("out/x", b"1"), (name, content)), tmp_path / "dest")
     assert repr(name) in text
     assert tree(tmp_path) == {"dest/x": b"1"}
@@ -186,7 +186,7 @@ def test_a_sparse_file_is_refused(tmp_path):
     assert tree(tmp_path) == {}
 
 
-def test_too_many_members(tmp_path, monkeypatch):
+def test_too_many_members_are_refused(tmp_path, monkeypatch):
     assert MAX_MEMBERS == 10_000
     monkeypatch.setattr(transfer, "MAX_MEMBERS", 3)
     members = [(f"out/{n}", b"") for n in range(4)]
@@ -194,7 +194,7 @@ def test_too_many_members(tmp_path, monkeypatch):
     assert "more than 3 files" in refusal(tar(*members), tmp_path / "dest")
 
 
-def test_too_many_bytes(tmp_path):
+def test_too_many_bytes_are_refused(tmp_path):
     data = tar(("out/big", bytes(5 << 20)))
     assert "'out/big' has 0.01 GB, and its runner may leave 0.00 GB" in refusal(
         data, tmp_path / "dest", 1000
@@ -236,7 +236,7 @@ def test_a_huge_header_is_not_held_in_memory(tmp_path):
     assert "a header of" in refusal(data, tmp_path / "dest", 1 << 30)
 
 
-def test_headers_upon_headers(tmp_path):
+def test_chained_tar_headers_are_refused(tmp_path):
     one = tarfile.TarInfo("././@LongLink")
     one.type, one.size = tarfile.GNUTYPE_LONGNAME, 4
     block = one.tobuf(tarfile.GNU_FORMAT) + b"abc\0".ljust(512, b"\0")
@@ -246,12 +246,12 @@ def test_headers_upon_headers(tmp_path):
 @pytest.mark.parametrize(
     "members", [(("out/a", b"1"), ("out/a", b"2")), (("out/a", b"1"), ("out/a/b", b"2"))]
 )
-def test_two_members_in_one_place(tmp_path, members):
+def test_two_members_with_one_path_are_refused(tmp_path, members):
     assert "exists" in refusal(tar(*members), tmp_path / "dest") or os.name == "nt"
     assert tree(tmp_path / "dest") == {"a": b"1"}
 
 
-def test_a_name_that_no_file_can_have(tmp_path):
+def test_an_impossible_file_name_is_refused(tmp_path):
     assert "File name too long" in refusal(tar(("out/" + "x" * 300, b"1")), tmp_path / "dest")
     assert "cannot be printed" in refusal(
         tar(("out/x", {"pax_headers": {"path": "out/a\0b"}})), tmp_path / "dest"
@@ -272,7 +272,7 @@ def test_a_stream_that_ends_too_early(tmp_path, length):
 @pytest.mark.parametrize(
     "data", [b"", b"x" * 600, b"\x1f\x8b" + bytes(600), bytes(range(256)) * 40]
 )
-def test_what_is_no_tar(tmp_path, data):
+def test_a_stream_that_is_not_a_tar_is_refused(tmp_path, data):
     assert "tar stream" in refusal(data, tmp_path / "dest") or "too early" in refusal(
         data, tmp_path / "dest2"
     )

@@ -43,7 +43,7 @@ def test_the_axes_are_those_of_the_naming_rule():
         ("sm90-avx2-py314t", (90,), "3.14t", "x86_64"),
     ],
 )
-def test_what_a_name_means(name, sms, python, machine):
+def test_a_variant_name_gives_sms_python_and_machine(name, sms, python, machine):
     variant = Variant.parse(name)
     assert (variant.sms, variant.python_version, variant.machine) == (sms, python, machine)
 
@@ -66,7 +66,7 @@ def test_a_card_in_place_of_its_sm_is_known(name, message, hint):
 
 
 @pytest.mark.parametrize("last", ["py399", "sm35"])
-def test_each_wrong_word_is_told_once(last):
+def test_each_wrong_word_is_reported_once(last):
     """The second stands in the place of the Python, and is a GPU's: the card is still one."""
     with pytest.raises(UsageError) as caught:
         Variant.parse(f"K40-avx-{last}")
@@ -103,7 +103,7 @@ def test_a_python_that_only_pytorch_itself_is_made_for_is_refused_with_the_reaso
 @pytest.mark.parametrize(
     "name", ["", "sm35", "sm35-avx", "sm35-avx-py311-x", "--", "sm35 avx py311"]
 )
-def test_another_shape_is_explained(name):
+def test_a_name_of_another_shape_is_explained(name):
     with pytest.raises(UsageError) as caught:
         Variant.parse(name)
     assert "<gpu>-<cpu>-<python>" in str(caught.value) or "unknown variant" in str(caught.value)

@@ -95,7 +95,7 @@ def test_the_pieces_make_the_wheel_and_its_libraries(plan, pieces, tmp_path):
         ),
     ],
 )
-def test_what_is_not_whole_is_refused_and_leaves_no_wheel(plan, pieces, tmp_path, spoil, message):
+def test_incomplete_pieces_are_refused_and_leave_no_wheel(plan, pieces, tmp_path, spoil, message):
     spoil(pieces)
     with pytest.raises(UsageError, match=message):
         join_pieces(plan, pieces, tmp_path / "built")
@@ -110,7 +110,7 @@ def test_a_member_that_leads_elsewhere_is_refused(plan, tmp_path, name):
     assert list(tmp_path.rglob("evil")) == []
 
 
-def test_what_the_bundle_had_only_to_link_with_is_known(tmp_path):
+def test_stand_ins_used_only_for_linking_are_recognized(tmp_path):
     (tmp_path / "libcublas.so.11").write_bytes(b"\x7fELF...GCC: 12\0" + STAND_IN + b"\0")
     (tmp_path / "libz.so.1").write_bytes(b"\x7fELF")
     assert stand_ins(tmp_path) == ["libcublas.so.11"]

@@ -113,7 +113,7 @@ def test_the_steps_are_those_of_the_scripts_in_their_order(page, rendered):
     assert steps == list(dict.fromkeys(found))
 
 
-def test_what_it_quotes_is_what_the_scripts_say(page, rendered):
+def test_quoted_messages_are_those_of_the_scripts(page, rendered):
     everything = "\n".join(rendered.values())
     for text in QUOTED:
         assert text in page
@@ -136,7 +136,7 @@ def test_exit_codes_are_those_of_the_script(page, rendered):
     }
 
 
-def test_scripts_files_and_variables_that_it_names_are_there(page, rendered):
+def test_scripts_files_and_variables_named_on_the_pages_exist(page, rendered):
     everything, names = "\n".join(rendered.values()), {path.rpartition("/")[2] for path in rendered}
     for line in written(page):
         for name in re.findall(r"\b[a-z_]+\.cmd\b", line):

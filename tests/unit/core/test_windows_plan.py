@@ -48,7 +48,7 @@ def test_without_leaves_out_more_than_the_channel_does():
     assert {"kineto", "itt"} <= set(plan.without)
 
 
-def test_a_feature_that_there_is_not_cannot_be_built():
+def test_an_unknown_feature_is_refused():
     options = {"with": "kinetto"}
     with pytest.raises(UsageError, match=r"kinetto \(from --with\)"):
         plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows", **options)

@@ -84,7 +84,7 @@ def test_no_secret_ends_in_it(report, encoding):
     assert "[AWS_SECRET_ACCESS_KEY] refused" in made["build.log"]
 
 
-def test_the_words_of_the_machine_are_kept(report):
+def test_standard_variables_of_the_machine_are_kept(report):
     """Only whole names are taken out: SystemRoot is not a user, though a user is called root."""
     made = report(
         {"a.txt": b"SystemRoot root_dir groot C:/users/root/x\xff"}, USERNAME="root", OTHER="short"
@@ -94,7 +94,7 @@ def test_the_words_of_the_machine_are_kept(report):
     assert "users/[user]/x" in made["a.txt"]
 
 
-def test_what_the_plan_says_is_no_secret(report):
+def test_values_in_the_plan_are_not_treated_as_secrets(report):
     """A job has a VARIANT, a hosted runner GITHUB_JOB=canary and RUNNER_OS=Windows; a user is
     called farm.
     """

@@ -130,7 +130,7 @@ def test_wanted_members_are_unpacked_once(fetch, served, pack):
     ],
     ids=["other bytes", "member absent", "outside", "no archive", "too large", "cut short"],
 )
-def test_what_is_not_as_pinned_is_refused_and_leaves_no_receipt(fetch, content, sha256, message):
+def test_a_file_with_a_wrong_hash_is_refused_and_leaves_no_receipt(fetch, content, sha256, message):
     code, output, folder = fetch(content, {"*x.dll": "zlib/"}, sha256)
     assert (code, message in output) == (6, True), output
     assert not list(folder.rglob("*.ok")), "it is tried again the next time"
@@ -149,7 +149,7 @@ def test_the_dll_that_cudnn_asks_for_has_three_addresses():
     assert len({zlib.url, *zlib.mirrors}) == 3
 
 
-def test_a_folder_of_ones_own_is_asked_first(fetch, served, monkeypatch, tmp_path):
+def test_the_users_archive_folder_is_asked_first(fetch, served, monkeypatch, tmp_path):
     content = zipped({"a/x.dll": "1"})
     own = tmp_path / "my archives"
     own.mkdir()
@@ -161,7 +161,7 @@ def test_a_folder_of_ones_own_is_asked_first(fetch, served, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize("kept", [b"something else", None])
-def test_what_is_not_there_or_another_file_comes_from_its_own_address(
+def test_missing_or_wrong_archives_come_from_their_original_address(
     fetch, served, monkeypatch, tmp_path, kept
 ):
     monkeypatch.setenv("FARM_ARCHIVES", str(tmp_path))
@@ -172,7 +172,7 @@ def test_what_is_not_there_or_another_file_comes_from_its_own_address(
     assert ("another sha256 than the pinned" if kept else "not there") in output
 
 
-def test_a_mirror_of_ones_own_is_asked_first(fetch, served, monkeypatch):
+def test_the_users_mirror_is_asked_first(fetch, served, monkeypatch):
     url, files, requests = served
     content = zipped({"a/x.dll": "1"})
     files["/mirror/x"] = content
@@ -226,7 +226,8 @@ def test_jobs_by_cores_and_memory(root, monkeypatch, cores, total, per_job, jobs
 
 
 def script(root, name, monkeypatch):
-    """A script of a build, imported as it lies beside the others."""
+    """A script of a build, imported as it lies beside the others and the farm's own modules."""
+    monkeypatch.syspath_prepend(str(root / "farm/base"))
     monkeypatch.syspath_prepend(str(root / "dockerfiles/scripts"))
     spec = importlib.util.spec_from_file_location(name, root / f"dockerfiles/scripts/{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -234,7 +235,7 @@ def script(root, name, monkeypatch):
     return module
 
 
-def test_the_word_of_each_minute(root, monkeypatch):
+def test_a_progress_line_is_printed_each_minute(root, monkeypatch):
     """A step without Ninja has one too, and a part of the build that begins to count again is
     noticed.
     """
@@ -347,7 +348,7 @@ def test_an_archive_that_is_there_needs_no_server(checked, served, tmp_path, mon
     assert checked() == (0, "")
 
 
-def test_values_of_batch_files():
+def test_values_are_escaped_for_batch_files():
     assert cmd_text("100% & ^ ! (x)") == "100%% & ^ ! (x)"
     for value in ('a"b', "Jürgen", "a\nb", "a\x00b"):
         with pytest.raises(UsageError, match="cannot be in a batch file"):

@@ -116,7 +116,7 @@ def test_a_required_key_that_is_misspelt_is_one_mistake(file):
     ]
 
 
-def test_every_error_of_a_file_is_told_at_once(file):
+def test_all_errors_of_a_file_are_reported_at_once(file):
     text = refusal(file, "words: [1]\nstacks:\n  a: {cuda: 2, jbs: 3}\n")
     assert [row.split(": ")[0] for row in text.splitlines()] == ["FILE:1", "FILE:3", "FILE:3"]
 
@@ -134,7 +134,7 @@ def test_an_absent_file_and_a_folder_are_refused(file, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no such files")
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+def test_a_pipe_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(
         UsageError, match=r"pipe\.yaml: cannot be read: a pipe, a socket or a device, not a file"
@@ -150,7 +150,7 @@ def test_a_file_that_is_too_large_is_refused(file):
     content=st.binary(max_size=60)
     | st.text(alphabet="ab: -[]{}&*!?|>'\"\n\t#%@`,0123._<", max_size=40).map(str.encode)
 )
-def test_no_content_raises_anything_else(content, tmp_path_factory):
+def test_any_content_gives_a_usage_error_or_a_model(content, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(content)
     try:

@@ -50,7 +50,7 @@ class TestDecisionTreeOfTheSeed:
             (("sse4_1",), "sse41"),
         ],
     )
-    def test_x86(self, record, replay, features, level):
+    def test_levels_of_recorded_x86_machines(self, record, replay, features, level):
         data = record("laptop-haswell")
         data["files"]["/proc/cpuinfo"] = f"model name: a CPU\nflags: {' '.join(features)}\n"
         assert choose(replay(data)).variant == f"cpu-{level}-py313"
@@ -58,7 +58,7 @@ class TestDecisionTreeOfTheSeed:
     @pytest.mark.parametrize(
         ("more", "level"), [("sve sve2", "armv9"), ("", "armv8_2"), ("sve", "armv8_2")]
     )
-    def test_arm(self, record, replay, more, level):
+    def test_levels_of_recorded_arm_machines(self, record, replay, more, level):
         data = record("h100-graviton3")
         data["files"]["/proc/cpuinfo"] = f"Features: fp asimd atomics asimdrdm {more}\n"
         assert choose(replay(data)).variant == f"sm90-{level}-py313"
@@ -104,7 +104,7 @@ def test_a_name_with_several_chips_takes_what_the_driver_can_drive(recommend, re
     )
 
 
-def test_several_gpus(recommend):
+def test_several_gpus_share_one_variant(recommend):
     found = recommend("k40-and-gtx1080ti")
     assert (
         found.reasons[0]
@@ -172,7 +172,7 @@ def test_unknown_gpus(record, replay):
     assert any("it runs sm_86 code" in warning for warning in found.warnings)
 
 
-def test_what_the_driver_says_beats_the_list(record, replay):
+def test_the_driver_overrides_the_catalogue(record, replay):
     data = record("h100-zen4")
     data["nvml"]["devices"] = [["NVIDIA GeForce RTX 3090", "8.9", 1]]
     assert choose(replay(data)).variant == "sm89-avx512-py313"
@@ -184,7 +184,7 @@ def test_thor_under_its_old_number(record, replay):
     assert choose(replay(data)).variant == "sm110-armv9-py313"
 
 
-def test_an_armv8_0_board_has_no_variant_and_hears_why(recommend):
+def test_an_armv8_0_board_has_no_variant_and_a_reason(recommend):
     found = recommend("jetson-nano")
     assert (found.variant, found.submit, found.alternatives) == (None, None, ())
     assert found.warnings[0] == "the CPU lacks asimdrdm, atomics, which armv8_2 needs"

@@ -114,7 +114,7 @@ def test_the_table_names_what_was_found_and_what_was_not(on, capsys):
     assert "470 is the last driver branch for Tesla K40c" in out
 
 
-def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
+def test_detect_works_outside_a_project(on, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     on("gtx1080ti-haswell")
     assert main(["detect"]) == 0
@@ -199,8 +199,8 @@ def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsy
     (wheel,) = wheels(store)
     there = with_tests([wheel], {wheel.filename: [smoke]})
     words = lambda group, _: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
-    source = SiteSource(project=None, words=words, root="https://w.example/")
-    files = site_files(Contents(("torch",), there), source)
+    source = SiteSource(project=None, root="https://w.example/")
+    files = site_files(Contents(("torch",), there, words), source)
     store.create(KEY, files[KEY], content_type="application/json")
     detect(index)
     out = words_of(capsys)

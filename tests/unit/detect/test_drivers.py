@@ -21,7 +21,7 @@ def gpu(name, capability):
         ("NVIDIA GeForce GTX 1080 Ti", "6.1", "595.58.03", "install 580"),
     ],
 )
-def test_a_mismatch_is_named(name, capability, driver, message):
+def test_mismatching_driver_versions_are_reported(name, capability, driver, message):
     assert any(message in warning for warning in judge_gpu(gpu(name, capability), driver).warnings)
 
 
@@ -34,5 +34,5 @@ def test_a_mismatch_is_named(name, capability, driver, message):
         ("Tesla T4", "7.5", "418.67"),
     ],
 )
-def test_a_match_is_not(name, capability, driver):
+def test_matching_driver_versions_are_not_reported(name, capability, driver):
     assert judge_gpu(gpu(name, capability), driver).warnings == ()

@@ -20,7 +20,7 @@ def test_each_gpu_that_matters_has_its_sm(name, sm):
 
 
 @pytest.mark.parametrize(("spelling", "name"), NAMES["spellings"].items())
-def test_spellings(spelling, name):
+def test_different_spellings_find_the_same_card(spelling, name):
     assert {card.name for card in find(spelling)} == {name}
 
 
@@ -30,7 +30,7 @@ def test_the_chip_of_lspci_decides_between_cards_of_one_name(line, sm):
     assert {card.sm for card in find(line)} == {sm}
 
 
-def test_names_sold_with_several_chips_say_so():
+def test_names_sold_with_several_chips_are_marked():
     assert [card.sm for card in find("NVIDIA GeForce GT 730")] == ["sm21", "sm30", "sm35"]
     assert [card.sm for card in find("GTX 860M")] == ["sm30", "sm50"]
 
@@ -38,7 +38,7 @@ def test_names_sold_with_several_chips_say_so():
 @pytest.mark.parametrize(
     "name", ["", " ", "🙂", "Radeon RX 6800", "Intel UHD Graphics 630", "nvidia", "gtx"]
 )
-def test_what_is_no_nvidia_gpu_is_not_found(name):
+def test_text_without_an_nvidia_gpu_gives_no_card(name):
     assert find(name) == ()
 
 
@@ -136,7 +136,7 @@ def test_every_name_finds_itself_however_it_is_written(card, before, case, betwe
 
 @given(st.text(max_size=400))
 @example("a/b [x]")  # which was looked up again without end
-def test_no_text_makes_it_fail(text):
+def test_any_text_can_be_searched_for_cards(text):
     for card in find(text):
         assert card in cards()
     assert len(nearest_names(text)) <= 3

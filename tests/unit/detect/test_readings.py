@@ -78,7 +78,7 @@ def test_windows_cpu_and_pythons(readings):
     ]
 
 
-def test_macos(readings):
+def test_readings_of_macos(readings):
     found = readings("m3-macbook")
     assert (found.os.system, found.os.name, found.os.version) == ("macos", "macOS", "15.1")
     assert (found.cpu.machine, found.cpu.name) == ("arm64", "Apple M3 Pro")
@@ -174,7 +174,7 @@ def test_os_release():
 
 
 @given(st.text(max_size=300))
-def test_parsers_take_any_text(text):
+def test_parsers_accept_any_text(text):
     parse_cpuinfo(text)
     parse_launcher(text)
     parse_os_release(text)
@@ -212,7 +212,7 @@ def test_a_file_without_end_is_bounded():
 @pytest.mark.parametrize(
     ("name", "variant", "says"), CASES["what_stands_between_a_system_and_its_card"]
 )
-def test_what_stands_between_a_system_and_its_card(recommend, name, variant, says):
+def test_obstacles_between_a_system_and_its_card_are_named(recommend, name, variant, says):
     found = recommend(name)
     assert variant is None or found.variant == variant
     assert says is None or any(says in text for text in found.warnings), found.warnings

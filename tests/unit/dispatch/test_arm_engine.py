@@ -48,7 +48,9 @@ def engines():
         ("cpu-avx-py311", False, "intel"),
     ],
 )
-def test_who_takes_it(fleet, workspace, journal, engines, monkeypatch, variant, away, runner):
+def test_an_arm_plan_goes_to_the_arm_engine_or_to_one_that_emulates(
+    fleet, workspace, journal, engines, monkeypatch, variant, away, runner
+):
     monkeypatch.setattr(dispatch, "open_backend", backends.open_backend)
     intel, arm = engines("x86_64"), "tcp://127.0.0.1:1" if away else engines("aarch64")
     (workspace.project / "ci").mkdir()

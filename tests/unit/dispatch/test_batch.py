@@ -91,20 +91,20 @@ def test_without_a_terminal_a_large_submit_needs_yes(project, journal, capsys):
 
 
 @pytest.mark.usefixtures("swarm", "small_limit")
-def test_yes_is_the_answer(project, journal):
+def test_yes_skips_the_question(project, journal):
     assert farm(project, *SUBMIT, "--yes") == 0
     assert len(journal.runs()) > 1
 
 
 @pytest.mark.usefixtures("swarm")
-def test_below_the_limit_the_sum_is_said_and_it_goes_on(project, journal, capsys):
+def test_a_small_batch_prints_its_sum_and_is_queued(project, journal, capsys):
     assert farm(project, *SUBMIT) == 0
     assert f"{len(journal.runs())} builds, " in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("swarm")
 @pytest.mark.parametrize("answer", ["n", ""])
-def test_no_in_a_terminal_queues_nothing(project, journal, capsys, terminal, answer):
+def test_answering_no_queues_nothing(project, journal, capsys, terminal, answer):
     answers, questions = terminal
     answers.append(answer)
     assert farm(project, *SUBMIT) == 130
@@ -114,7 +114,7 @@ def test_no_in_a_terminal_queues_nothing(project, journal, capsys, terminal, ans
 
 
 @pytest.mark.usefixtures("swarm")
-def test_yes_in_a_terminal_queues_them(project, journal, terminal):
+def test_answering_yes_queues_the_builds(project, journal, terminal):
     terminal[0].append("y")
     assert farm(project, *SUBMIT) == 0
     assert len(journal.runs()) > 1
@@ -164,13 +164,13 @@ def test_the_time_of_a_build_serves_other_variants_of_the_package(journal, built
     )
 
 
-def test_a_wheel_that_was_adopted_took_no_time(journal, built):
+def test_an_adopted_wheel_has_no_build_time(journal, built):
     plan, run = built
     journal.event(run.id, EventKind.RESUMED, run="earlier")
     assert built_here(journal, plan.digest).build_seconds is None
 
 
-def test_a_run_that_failed_proves_nothing(journal):
+def test_a_failed_run_is_no_evidence(journal):
     plan = plan_of("cpu-avx-py311", "canary")
     request = request_for(plan, until="smoke", on="docker")
     run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))

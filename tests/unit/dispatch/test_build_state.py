@@ -49,7 +49,7 @@ def test_a_build_without_an_attempt_is_fresh(workspace, journal, plan):
     assert state(workspace, journal, begun(journal, plan)).stage is Stage.FRESH
 
 
-def test_an_attempt_without_a_handle_was_submitted_perhaps(workspace, journal, plan):
+def test_an_attempt_without_a_handle_may_have_been_submitted(workspace, journal, plan):
     made = begun(journal, plan)
     attempt = attempt_of(journal, made)
     seen = state(workspace, journal, made)

@@ -59,11 +59,11 @@ def workspace(tmp_path):
         ("cpu-avx-py311", []),
     ],
 )
-def test_it_is_chosen_by_what_it_can_run(workspace, variant, machines):
+def test_a_card_machine_is_chosen_by_what_it_can_run(workspace, variant, machines):
     assert list(card_machines(workspace, plan_of(variant, "canary"))) == machines
 
 
-def test_the_test_is_a_job_there(workspace, monkeypatch):
+def test_the_smoke_test_runs_as_a_job_on_the_card_machine(workspace, monkeypatch):
     plan, engine, opened, closed = plan_of("sm35-avx-py311", "canary"), WithCard(), [], []
     install_smoke(monkeypatch.setattr)
 

@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_back_holds_up_nothing(fleet, workspace, journal, su
     assert journal.run(run).result == "success"
 
 
-def test_what_is_prepared_says_so(fleet, workspace, journal, submit, monkeypatch):
+def test_a_run_being_prepared_is_shown_as_such(fleet, workspace, journal, submit, monkeypatch):
     """A run whose image is made has no attempt: it was shown as one that the dispatcher had not
     looked at.
     """
@@ -247,7 +247,7 @@ def test_a_slot_is_free_as_soon_as_the_wheel_is_there(
     assert journal.run(first).result == "success"
 
 
-def test_nobody_who_can_take_it_is_a_clear_error(fleet, workspace, journal, submit):
+def test_a_run_that_no_runner_fits_ends_with_a_clear_error(fleet, workspace, journal, submit):
     fleet.workers = [Worker("arm", machine="aarch64")]
     run = submit()
     Dispatcher(workspace, journal).drain()
@@ -255,7 +255,7 @@ def test_nobody_who_can_take_it_is_a_clear_error(fleet, workspace, journal, subm
     assert "it is aarch64, not x86_64" in summary(journal, journal.run(run))["why"]
 
 
-def test_what_waits_says_why(fleet, workspace, journal, submit):
+def test_waiting_runs_give_a_reason(fleet, workspace, journal, submit):
     run = submit()
     line = summary(journal, journal.run(run))
     assert (line["state"], line["why"]) == ("queued", "the dispatcher has not looked at it yet")
@@ -306,7 +306,9 @@ def test_an_engine_that_never_answers_holds_up_no_other_one(
     assert journal.run(held).result == "success"
 
 
-def test_what_waited_in_vain_for_an_engines_answer_says_so(fleet, workspace, journal, submit):
+def test_a_run_that_waited_in_vain_for_its_engine_gives_the_reason(
+    fleet, workspace, journal, submit
+):
     fleet.silent = True
     run = submit()
     Dispatcher(workspace, journal).drain()
@@ -435,7 +437,7 @@ def test_the_journal_grows_with_the_queue_and_not_with_its_square(
     assert all(journal.run(run).result == "success" for run in made)
 
 
-def test_there_is_one_dispatcher(tmp_path, monkeypatch):
+def test_only_one_dispatcher_works_at_a_time(tmp_path, monkeypatch):
     with exclusive(tmp_path, 0), pytest.raises(AlreadyDispatchingError), exclusive(tmp_path, 0):
         pass
     waits = []

@@ -31,12 +31,12 @@ def prove(tmp_path, monkeypatch):
     return go
 
 
-def test_another_python_is_told(prove):
+def test_a_different_python_on_the_host_is_reported(prove):
     with pytest.raises(NoRunnerError, match=r"the plan is for Python 3\.11; python3 here is 3\.9"):
         prove("3.9 build")
 
 
-def test_what_the_build_needs_and_python_lacks_is_told(prove):
+def test_missing_build_requirements_are_reported(prove):
     with pytest.raises(NoRunnerError, match="python3 here lacks build, wheel") as caught:
         prove("3.11 build wheel")
     assert (
@@ -46,7 +46,7 @@ def test_what_the_build_needs_and_python_lacks_is_told(prove):
     assert "apt-get install python3-build python3-wheel" in caught.value.hint
 
 
-def test_what_fits_is_noted(prove):
+def test_a_fitting_toolchain_is_noted(prove):
     assert prove("3.11").startswith("Python 3.11, ")
 
 

@@ -101,7 +101,7 @@ def plan():
 # An exception between open() and `with` leaves a file to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "and again while the job ends"])
-def test_no_job_is_left(tmp_path, plan, again):
+def test_an_interrupted_submit_leaves_no_job(tmp_path, plan, again):
     reached = 0
     for number in count(1):
         folder = tmp_path / str(number)

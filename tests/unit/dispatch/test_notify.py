@@ -53,7 +53,7 @@ def test_the_command_reads_what_became_of_the_run(project, workspace):
     assert document["why"] == "no space"
 
 
-def test_a_second_end_is_not_told(project, workspace):
+def test_notify_is_called_once_a_run(project, workspace):
     with open_journal(project, workspace.settings) as journal:
         run_id = begun(journal)
         journal.finish_run(run_id, "success", 0)
@@ -63,14 +63,14 @@ def test_a_second_end_is_not_told(project, workspace):
     assert [document["state"] for document in heard(project)] == ["success"]
 
 
-def test_a_cancel_is_told(project, workspace):
+def test_notify_is_called_for_a_cancel(project, workspace):
     with open_journal(project, workspace.settings) as journal:
         run_id = begun(journal)
     cancel(workspace, [run_id])
     assert [document["state"] for document in heard(project)] == ["cancelled"]
 
 
-def test_a_command_that_is_not_there_changes_no_end(project):
+def test_a_missing_notify_command_does_not_change_the_result(project):
     path = project / "ci/farm.yaml"
     path.write_text(path.read_text().replace("notify: []", 'notify: ["/no/such/program"]'))
     with open_journal(project, load_settings(project)) as journal:
@@ -93,6 +93,6 @@ def test_counts_are_few_numbers_for_a_scraper(project, journal, capsys):
 
 
 @pytest.mark.usefixtures("run")
-def test_counts_for_people(project, capsys):
+def test_counts_are_printed_for_people(project, capsys):
     assert main(["--project", str(project), "status", "--counts"]) == 0
     assert "open: 1 queued, 0 starting" in capsys.readouterr().out

@@ -104,7 +104,7 @@ def test_a_runner_that_lost_it_is_not_given_it_again():
     assert "it lost this job before" in Queue().decide(0, [task], [Worker("a")]).waiting["t"]
 
 
-def test_every_reason_why_not_is_given():
+def test_every_reason_against_a_runner_is_given():
     needs = Needs("windows", "aarch64", frozenset({"avx"}), memory=64 << 30)
     assert fits(needs, Worker("small", memory=8 << 30)) == (
         "it runs linux, not windows",
@@ -149,7 +149,7 @@ TASKS = st.lists(
 
 @given(TASKS, WORKERS, st.lists(NAMES, max_size=6))
 @examples(300)
-def test_a_decision_is_whole_and_nothing_overtakes(tasks, workers, running):
+def test_every_task_is_decided_and_order_is_kept(tasks, workers, running):
     decision = Queue().decide(1e5, tasks, workers, running)
     names = [p.task.id for p in decision.placed]
     assert sorted([*names, *decision.waiting, *decision.refused]) == sorted(

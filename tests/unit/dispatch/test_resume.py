@@ -99,7 +99,7 @@ def test_a_retry_can_build_again(engine, workspace, plan, monkeypatch):
     assert engine.numbers == 2
 
 
-def test_whoever_submits_again_what_succeeded_wants_it_built(engine, workspace, plan):
+def test_submitting_a_succeeded_plan_again_builds_it(engine, workspace, plan):
     run.submit(workspace, plan, until="verify")
     run.submit(workspace, plan, until="verify")
     assert engine.numbers == 2

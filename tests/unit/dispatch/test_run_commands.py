@@ -219,7 +219,7 @@ def test_submit_detach_prints_the_id_of_a_run_for_the_dispatcher(
         (["--channel", "mian"], "unknown channel 'mian'"),
     ],
 )
-def test_what_is_unknown_or_no_engine_can_do_is_refused_before_anything_is_written(
+def test_impossible_requests_are_refused_before_anything_is_written(
     project, started, detach, words, text, capsys
 ):
     before = sorted(project.rglob("*"))
@@ -241,7 +241,7 @@ def test_a_command_about_a_run_makes_no_journal_where_there_is_none(project, com
     assert sorted(project.rglob("*")) == before
 
 
-def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
+def test_cancelling_an_ended_run_is_refused(project, journal, run, capsys):
     assert farm(project, "cancel", run.id, "--json") == 0
     assert valid("cancel", capsys.readouterr().out)["exit_code"] == 130
     assert farm(project, "cancel", run.id) == 2

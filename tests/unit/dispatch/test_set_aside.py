@@ -140,7 +140,7 @@ def test_a_machine_is_set_aside_longer_with_each_failure(workspace, journal, fai
     assert set_aside(journal, newest + timedelta(seconds=FIRST_S * minutes)) == {}
 
 
-def test_a_build_that_starts_ends_it(workspace, journal):
+def test_a_started_build_ends_the_setting_aside(workspace, journal):
     newest = failed(journal, 5)
     (run_id,) = submit(journal, 1)
     attempt = journal.create_attempt(journal.create_job(run_id, "build").id, "docker", "m2")
@@ -159,7 +159,7 @@ def test_status_names_the_machine_and_the_reason(workspace, journal, capsys, mon
     assert NO_IMAGE in error
 
 
-def test_runners_check_names_it_too(workspace, journal, capsys, monkeypatch):
+def test_runners_check_names_machines_that_are_set_aside(workspace, journal, capsys, monkeypatch):
     failed(journal, 2)
     settings = workspace.settings
     monkeypatch.setattr("farm.cli.selection.load_settings", lambda _project: settings)

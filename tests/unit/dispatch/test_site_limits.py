@@ -95,7 +95,7 @@ def test_a_job_that_can_never_start_ends_the_run(workspace, plan, journal, monke
     assert engine.containers == {}
 
 
-def test_it_has_the_grace_of_the_settings(workspace, plan, journal, monkeypatch):
+def test_a_waiting_job_has_the_grace_period_of_the_settings(workspace, plan, journal, monkeypatch):
     """As where an administrator raises the limit, or lets a held job go."""
     settings = workspace.settings.model_copy(update={"grace_s": 3600})
     workspace = replace(workspace, settings=settings)

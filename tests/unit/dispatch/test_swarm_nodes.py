@@ -34,7 +34,7 @@ def task(state, desired="running", error="", code=None, where="n1"):
         (task("shutdown"), "lost", "stopped from outside", None),
     ],
 )
-def test_states(seen, state, why, code):
+def test_states_of_swarm_tasks_are_understood(seen, state, why, code):
     found = observation(seen, nodes(), cancelled=False)
     assert (found.state, found.exit_code) == (state, code)
     assert (why is None and found.why in (None, "")) or why in found.why
@@ -52,7 +52,7 @@ def test_a_task_that_was_never_made_says_so():
 
 
 @pytest.mark.parametrize("state", ["failed", "shutdown", "remove"])
-def test_what_was_cancelled_is_cancelled_only_when_it_has_ended(state):
+def test_a_cancelled_task_counts_as_cancelled_once_it_has_ended(state):
     assert (
         observation(task("running", desired="shutdown"), nodes(), cancelled=True).state == "running"
     )

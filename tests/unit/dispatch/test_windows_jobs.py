@@ -60,7 +60,7 @@ def test_the_job_runs_build_cmd_and_leaves_what_that_leaves(plan, monkeypatch):
         (Observation("lost", why="its supervisor was killed"), InfrastructureError),
     ],
 )
-def test_what_the_end_means(plan, seen, error, tmp_path):
+def test_exit_codes_of_build_cmd_become_errors(plan, seen, error, tmp_path):
     log = tmp_path / "log"
     log.write_text("next: do this\n")
     with pytest.raises(error) as caught:
@@ -69,7 +69,7 @@ def test_what_the_end_means(plan, seen, error, tmp_path):
     assert seen.state == "lost" or "next: do this" in str(caught.value)
 
 
-def test_a_success_is_one(plan, tmp_path):
+def test_exit_code_0_is_a_success(plan, tmp_path):
     build_job.judge(Observation("done", exit_code=0), tmp_path / "none", plan.platform)
 
 
@@ -81,7 +81,9 @@ def on_a(platform, monkeypatch):
 
 
 @pytest.mark.parametrize(("on", "here"), [("host", "linux"), ("swarm", "windows")])
-def test_elsewhere_it_is_refused_with_the_way_that_works(workspace, plan, monkeypatch, on, here):
+def test_other_engines_refuse_windows_plans_and_name_one_that_works(
+    workspace, plan, monkeypatch, on, here
+):
     on_a(here, monkeypatch)
     with pytest.raises(NoRunnerError, match=f"the {on} engine runs no windows jobs") as caught:
         check_engine(workspace, on, plan)
@@ -92,12 +94,12 @@ def test_an_engine_with_containers_of_windows_is_asked_when_it_is_opened(workspa
     check_engine(workspace, "docker", plan)
 
 
-def test_without_a_word_the_machine_itself_builds_where_it_can(plan, monkeypatch):
+def test_by_default_a_windows_machine_builds_on_its_host_engine(plan, monkeypatch):
     assert engine_for(plan) == "docker"
     on_a("windows", monkeypatch)
     assert engine_for(plan) == "host"
 
 
-def test_on_the_windows_machine_itself_it_is_not(workspace, plan, monkeypatch):
+def test_the_host_engine_of_a_windows_machine_accepts_windows_plans(workspace, plan, monkeypatch):
     on_a("windows", monkeypatch)
     check_engine(workspace, "host", plan)

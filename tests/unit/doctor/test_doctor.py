@@ -14,7 +14,7 @@ from tests.plans import plan_of
 MSVC = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools\VC\Tools\MSVC"
 
 
-def test_a_fit_machine(k40, findings):
+def test_a_suitable_machine_has_no_findings(k40, findings):
     found = findings(k40)
     assert {check: state for check, (state, _, _) in found.items() if state != "ok"} == {}
     assert set(found) == {
@@ -46,7 +46,7 @@ def test_memory_is_not_cut_to_32_bits(k40, findings):
         (lambda m: setattr(m, "driver", "391.35"), "GPU driver", "missing", "391.35", "newer driver"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_says_what_to_do(k40, findings, change, check, state, seen, todo):
+def test_every_problem_comes_with_advice(k40, findings, change, check, state, seen, todo):
     change(k40)
     finding = findings(k40)[check]
     assert finding[0] == state, finding
@@ -156,7 +156,7 @@ def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine,
     assert "uv python install 3.13" in todo
 
 
-def test_this_machine_is_read_rightly(tmp_path):
+def test_this_machine_is_read_correctly(tmp_path):
     site = BuildMachine()
     total, commit = site.memory()
     meminfo = {

@@ -30,7 +30,7 @@ def found(project):
     return findings
 
 
-def test_a_project_that_is_well(project):
+def test_a_valid_project_has_no_findings(project):
     findings = found(project)
     assert set(findings) == {"configuration", "folders"}
     assert [state for rows in findings.values() for state, _, _ in rows] == ["ok", "ok"]

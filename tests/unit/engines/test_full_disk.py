@@ -15,7 +15,7 @@ from farm.engines.base import Capacity, Job
 from farm.engines.docker import DockerEngine
 
 
-def test_the_inputs_of_a_job(tmp_path, monkeypatch):
+def test_a_full_disk_while_inputs_are_sent_is_reported(tmp_path, monkeypatch):
     removed = []
     container = SimpleNamespace(remove=lambda **_: removed.append(True))
     containers = SimpleNamespace(create=lambda *_, **__: container)
@@ -42,7 +42,7 @@ def test_the_inputs_of_a_job(tmp_path, monkeypatch):
     assert removed
 
 
-def test_the_context_of_an_image(tmp_path, monkeypatch):
+def test_a_full_disk_while_an_image_is_made_is_reported(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -86,7 +86,7 @@ def test_a_build_speaks_english_whatever_the_shell_that_starts_it_speaks(
     assert b"C.UTF-8,\n" in b"".join(engine.logs(handle))
 
 
-def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
+def test_a_host_job_reads_inputs_and_leaves_outputs(engine, start, tmp_path):
     handle = start(
         'mkdir -p "$FARM_ROOT/out/deep"; cp "$FARM_ROOT/in/greeting" "$FARM_ROOT/out/deep/"; echo '
         "$FARM_JOBS"
@@ -127,7 +127,7 @@ def test_the_lock_is_no_way_to_a_file_of_this_user(engine, start, tmp_path, put)
     assert (kept.read_text(), engine.busy()) == ("a key", None)
 
 
-def test_logs_go_on_where_they_were(engine, start):
+def test_logs_continue_at_their_last_position(engine, start):
     handle = start("echo one; echo two >&2; echo three")
     whole = b"".join(engine.logs(handle))
     assert whole == b"one\ntwo\nthree\n"
@@ -176,7 +176,7 @@ def test_the_whole_tree_dies_when_a_job_is_cancelled(engine, start, tmp_path):
     assert not any(map(alive, pids))
 
 
-def test_what_a_job_leaves_behind_dies_with_it(engine, start, tmp_path):
+def test_processes_left_by_a_job_are_ended(engine, start, tmp_path):
     notes = tmp_path / "pid"
     left = f"setsid sh -c 'echo $$ > \"{notes}\"; exec sleep 300' &"
     handle = start(f"{left} while [ ! -s '{notes}' ]; do sleep 0.05; done")
@@ -310,7 +310,7 @@ def test_a_handle_that_is_not_known_is_lost(engine):
         engine.collect("nothing", Path("x"), 1)
 
 
-def test_a_machine_that_stood_still_goes_on(engine, start):
+def test_a_job_continues_after_the_machine_was_suspended(engine, start):
     """As a suspended machine or SIGSTOP: what was stopped has not ended, and ends as it should once
     it goes on.
     """
@@ -324,7 +324,7 @@ def test_a_machine_that_stood_still_goes_on(engine, start):
     assert end(engine, handle).exit_code == 3
 
 
-def test_what_stands_still_can_be_cancelled(engine, start):
+def test_a_suspended_job_can_be_cancelled(engine, start):
     handle = start("sleep 600")
     os.kill(engine._read(handle, "pid")["pid"], signal.SIGSTOP)
     engine.cancel(handle)
@@ -355,7 +355,7 @@ def test_a_release_that_was_interrupted_keeps_no_machine(engine, start, monkeypa
     assert [path.name for path in engine._jobs.iterdir() if path.is_dir()] == [second]
 
 
-def test_a_job_that_another_controller_releases_meanwhile_is_none(engine, start, tmp_path):
+def test_a_job_released_by_another_controller_is_not_found(engine, start, tmp_path):
     start("true", labels={"farm.run": "1"})
 
     class Late(HostEngine):

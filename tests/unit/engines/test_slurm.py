@@ -55,7 +55,7 @@ def exit_json(code=0, cause=None, detail=None):
         ("", "[" * 5000, ("lost", None, None)),
     ],
 )
-def test_each_end_of_slurm_is_an_end_of_the_farm(state, ended, expected):
+def test_every_end_state_of_slurm_is_understood(state, ended, expected):
     seen = observation(f"7|{state}|d1|Resources" if state else "", ended, "", "")
     assert (seen.state, seen.exit_code, seen.cause) == expected
     assert seen.state not in ("queued", "lost") or seen.why
@@ -110,7 +110,7 @@ def test_the_same_attempt_has_the_same_handle():
     assert attempt_name(job) == attempt_name(job) != attempt_name(other)
 
 
-def test_what_is_not_asked_for_is_left_to_slurm():
+def test_options_that_are_not_set_are_left_to_slurm():
     assert sbatch_options(SlurmCard(gres="gpu:k40:1")) == ["--gres=gpu:k40:1"]
 
 

@@ -233,7 +233,7 @@ def test_a_cluster_that_says_nothing_limits_nothing():
 # --- the shared folder
 
 
-def test_a_folder_of_somebody_else_is_called_that(site, engine):
+def test_a_folder_of_another_user_is_reported_as_such(site, engine):
     site.command(
         "mkdir", "echo \"mkdir: cannot create directory 'jobs': Permission denied\" >&2; exit 1"
     )
@@ -244,7 +244,7 @@ def test_a_folder_of_somebody_else_is_called_that(site, engine):
     assert "each user needs a folder of their own" in caught.value.hint
 
 
-def test_a_full_folder_is_called_that(site, engine):
+def test_a_full_folder_is_reported_as_such(site, engine):
     site.command("mktemp", "echo 'mktemp: failed to create: No space left on device' >&2; exit 1")
     with pytest.raises(InfrastructureError, match="No space left on device") as caught:
         engine.check_folder(0)
@@ -256,7 +256,7 @@ def test_a_folder_with_too_little_space_is_found_before_the_build(engine):
         engine.check_folder(1e18)
 
 
-def test_a_folder_that_serves_is_tried_and_left_as_it_was(site, engine):
+def test_a_usable_folder_is_tried_and_left_unchanged(site, engine):
     engine.check_folder(1.0)
     assert list((site.folder / "jobs").iterdir()) == []
 

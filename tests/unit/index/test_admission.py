@@ -46,14 +46,14 @@ def judge(
 
 
 @pytest.mark.parametrize("field", ["Requires-Dist", "Provides-Dist", "Obsoletes-Dist"])
-def test_what_nests_too_deeply_is_refused(field):
+def test_deeply_nested_metadata_is_refused(field):
     """`packaging` ends with a RecursionError."""
     with pytest.raises(PublishRefusedError, match=f"bad {field} in its METADATA"):
         judge(f"{field}: numpy; {'(' * 3000}\n")
 
 
 @pytest.mark.parametrize("lines", CASES["what_packaging_refuses_is_refused"])
-def test_what_packaging_refuses_is_refused(lines):
+def test_metadata_that_packaging_refuses_is_refused(lines):
     """The judge is `packaging.metadata` itself, which PyPI asks too."""
     text = f"Metadata-Version: 2.4\nName: torch\nVersion: 2.0.1\n{lines}"
     with pytest.raises(ExceptionGroup):
@@ -80,7 +80,7 @@ def test_what_packaging_refuses_is_refused(lines):
         "License-Expression: MIT\nClassifier: License :: OSI Approved :: MIT License\n",
     ],
 )
-def test_what_pypi_refuses_besides_is_refused(lines):
+def test_metadata_that_only_pypi_refuses_is_refused(lines):
     """The rules of pypi/warehouse, warehouse/forklift/metadata.py: `packaging` alone takes
     these.
     """
@@ -122,7 +122,7 @@ def test_another_wheels_metadata_is_refused(changes):
 
 
 @pytest.mark.parametrize(("lines", "changes"), CASES["sound_metadata_is_taken"])
-def test_sound_metadata_is_taken(lines, changes):
+def test_valid_metadata_is_accepted(lines, changes):
     assert judge(lines, **changes) is None
 
 
@@ -137,7 +137,7 @@ def test_sound_metadata_is_taken(lines, changes):
         ("json", "-"),
     ],
 )
-def test_names_that_can_be_mistaken(new, present):
+def test_confusable_names_are_refused(new, present):
     if present is None:
         check_name(new, {"sympy"}, PYPI_RULES)
         return

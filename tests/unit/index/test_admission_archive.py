@@ -149,12 +149,12 @@ def made(**options):
         (made(tags=f"Root-Is-Purelib: false\n{TAG}"), "Root-Is-Purelib 2 times"),
     ],
 )
-def test_what_installers_read_differently_or_refuse(tmp_path, uploaded, make, why):
+def test_archives_that_installers_read_differently_are_refused(tmp_path, uploaded, make, why):
     with pytest.raises(PublishRefusedError, match=why):
         describe(make(tmp_path), group="g", upload_time=uploaded, provenance={})
 
 
-def test_a_member_twice(tmp_path):
+def test_a_member_that_appears_twice_is_refused(tmp_path):
     path = build_wheel(tmp_path, NAME).path
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("torch/__init__.py", "x = 2\n")
@@ -163,7 +163,7 @@ def test_a_member_twice(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0, stat.S_IFREG | 0o755])
-def test_what_is_taken(tmp_path, uploaded, mode):
+def test_valid_archives_are_accepted(tmp_path, uploaded, mode):
     path = member("torch/lib/x.so", b"code", mode=mode, method=zipfile.ZIP_DEFLATED)(tmp_path)
     assert describe(path, group="g", upload_time=uploaded, provenance={}).record.project == "torch"
 
@@ -209,7 +209,7 @@ def test_a_damaged_wheel_never_crashes(tmp_path, uploaded, method):
 
 
 @pytest.mark.parametrize("name", sorted(name for name in RESERVED if "." not in name))
-def test_a_name_of_the_layout_is_nobodys(tmp_path, uploaded, name):
+def test_names_of_the_layout_cannot_be_projects(tmp_path, uploaded, name):
     wheel = build_wheel(tmp_path, f"{name.replace('-', '_')}-1.0-py3-none-any.whl").path
     with pytest.raises(PublishRefusedError, match="name of the index's own layout"):
         describe(wheel, group="g", upload_time=uploaded, provenance={})
@@ -304,7 +304,7 @@ def test_a_member_in_the_packages_own_places(tmp_path, name):
         ("tool = torch:main\n[gui_scripts]\ntool = torch:main", "is there twice"),
     ],
 )
-def test_a_program_of_an_entry_point_that_is_none(tmp_path, line, why):
+def test_invalid_entry_points_are_refused(tmp_path, line, why):
     """pip 26.1 wrote `evil` two folders above the environment (CVE-2026-8643)."""
     text = f"[console_scripts]\n{line}\n"
     path = build_wheel(tmp_path, NAME, more={f"{INFO}/entry_points.txt": text}).path

@@ -135,7 +135,7 @@ def test_ctrl_c_before_any_change_leaves_no_temporary_file(tmp_path):
     }
 
 
-def test_the_sweep_takes_what_nobody_wrote_to_for_long(tmp_path):
+def test_old_temporary_files_are_removed(tmp_path):
     (tmp_path / ".tmp").mkdir()
     for name in ("living", "dead"):
         (tmp_path / ".tmp" / name).touch()

@@ -25,7 +25,7 @@ def events(*kinds):
         (("yank", "yank"), State(2, "r2", None)),
     ],
 )
-def test_folding(kinds, state):
+def test_events_fold_into_one_state(kinds, state):
     assert fold(events(*kinds)) == state
 
 
@@ -41,7 +41,7 @@ def test_folding(kinds, state):
         ("2.8.0+cu128.sm120.armv8.2.3", "2.8.0+cu128.sm120.armv8.2"),
     ],
 )
-def test_a_rebuild_is_nothing_new(version, short):
+def test_rebuilding_pages_changes_nothing(version, short):
     assert without_rebuild(version) == short
 
 

@@ -136,7 +136,7 @@ def test_the_html_page_says_what_pep_503_629_and_714_ask_for():
 @pytest.mark.parametrize(
     ("yanked", "shown"), [(True, ""), ("broken <b>", "broken <b>"), (False, None)]
 )
-def test_yanked_files_say_so(yanked, shown):
+def test_yanked_files_carry_their_reason(yanked, shown):
     page = page_of(wheel(state=State(1, yanked)))
     assert Anchors(pages.project_html(page)).anchors[0].get("data-yanked") == shown
     assert json.loads(page.render())["files"][0]["yanked"] == yanked
@@ -171,7 +171,7 @@ def test_the_root_page_lists_projects_and_is_read_back():
         b"<body>\n</body>",
     ],
 )
-def test_what_is_not_ours_is_never_taken_for_an_empty_page(data):
+def test_foreign_content_is_never_read_as_an_empty_page(data):
     readers = [pages.parse_page, pages.generation_of, pages.parse_list]
     for read in readers:
         with pytest.raises(InfrastructureError, match="not of this farm"):
@@ -186,12 +186,12 @@ def test_unknown_keys_of_a_page_are_refused_since_writing_would_lose_them():
 
 
 @pytest.mark.parametrize("group", ["sm35-avx", "kepler-sse41", "torch-2.0.1", "0"])
-def test_groups(group):
+def test_group_names_follow_from_variants(group):
     assert layout.check_group(group) == group
 
 
 @pytest.mark.parametrize("group", ["", "SM35", "../x", ".x", "a/b", "a b", "a\n", "ä", "x" * 65])
-def test_bad_groups(group):
+def test_invalid_group_names_are_refused(group):
     with pytest.raises(UsageError, match="not a group"):
         layout.check_group(group)
 

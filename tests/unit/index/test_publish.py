@@ -80,7 +80,7 @@ def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
     assert costs == [13] + [9] * 5
 
 
-def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, make_wheel, put):
+def test_the_next_publish_completes_an_unfinished_one(fresh, make_wheel, put):
     first, second = make_wheel(FIRST), make_wheel(SECOND)
     for number in range(8, 14):  # the JSON page is written, the derived ones are not
         store = fresh()
@@ -149,7 +149,9 @@ def test_a_wheel_that_only_looks_similar_is_taken(fresh, make_wheel, put, other)
 
 
 @pytest.mark.parametrize(("there", "operations"), [(None, 13), (FIRST, 9), (OTHER, 13)])
-def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, operations):
+def test_a_publish_killed_at_any_operation_can_be_repeated(
+    fresh, make_wheel, put, there, operations
+):
     """A reader finds nothing broken, and what was there."""
     second = make_wheel(SECOND)
     for number in itertools.count(1):
@@ -175,7 +177,7 @@ def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, there, op
     assert number == operations + 1
 
 
-def test_a_write_that_is_refused_although_nothing_is_there(fresh, make_wheel, put):
+def test_a_write_refused_without_a_cause_is_an_error(fresh, make_wheel, put):
     """A proxy that answers 412 by itself, at any write: the publish ends, or ends well when it is
     run again.
     """

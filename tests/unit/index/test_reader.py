@@ -43,7 +43,7 @@ def answering():
     assert set(handler.encodings) <= {"identity"}
 
 
-def test_an_object_is_asked_for_as_it_is(answering):
+def test_objects_are_requested_without_transformation(answering):
     read = answering({}, PAGE)
     assert read.get("catalog.json") == PAGE
     assert read.digest("whl/files/x.whl") == hashlib.sha256(PAGE).hexdigest()
@@ -70,7 +70,7 @@ def test_an_answer_without_end_is_refused(answering, monkeypatch):
         read.get("catalog.json")
 
 
-def test_a_refusal_is_said_alike(tmp_path):
+def test_get_and_digest_report_a_refusal_alike(tmp_path):
     class Forbidden(Handler):
         def do_GET(self):
             self.reply(403)
@@ -82,7 +82,7 @@ def test_a_refusal_is_said_alike(tmp_path):
             assert "404" in caught.value.hint
 
 
-def test_a_certificate_that_nobody_knows_is_said_with_what_names_it(tmp_path, monkeypatch):
+def test_an_unknown_certificate_is_reported_with_the_setting_that_trusts_it(tmp_path, monkeypatch):
     """A company's own authority, for one: it said to run it again."""
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -122,7 +122,7 @@ def test_a_redirect_without_end_is_said_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["http://[x", "http://me:secret@[x/simple"])
-def test_a_host_that_is_none_is_a_mistake_in_the_command(url):
+def test_an_invalid_host_name_is_a_usage_error(url):
     with pytest.raises(UsageError) as caught:
         open_reader(url)
     assert "secret" not in f"{caught.value} {caught.value.hint}"

@@ -60,7 +60,7 @@ def test_names_are_compared_as_pip_does(make_wheel, say):
     )
 
 
-def test_what_is_no_zip_file_is_refused(make_wheel, say):
+def test_a_file_that_is_not_a_zip_is_refused(make_wheel, say):
     wheel = make_wheel(NAME)
     wheel.path.write_bytes(b"PK\x03\x04 nothing more")
     with pytest.raises(PublishRefusedError, match="ZIP"):

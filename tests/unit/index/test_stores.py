@@ -21,7 +21,7 @@ from farm.index.stores import check_discardable, check_key
         "_~-/+",
     ],
 )
-def test_good_keys(key):
+def test_valid_keys_are_accepted(key):
     assert check_key(key) == key
 
 
@@ -53,7 +53,7 @@ def test_good_keys(key):
         "/".join(["x" * 100] * 10),
     ],
 )
-def test_bad_keys(key, tmp_path):
+def test_invalid_keys_are_refused(key, tmp_path):
     with pytest.raises(UsageError, match="not a key"):
         check_key(key)
     with pytest.raises(UsageError, match="not a key"):

@@ -14,7 +14,9 @@ CASES = yaml.safe_load(Path(__file__).with_name("bad_input.yaml").read_text(enco
 
 
 @pytest.mark.parametrize(("old", "new", "line", "text"), CASES["wrong_channel"])
-def test_wrong_channel(read, channels, tmp_path, old, new, line, text):
+def test_invalid_channels_are_refused_with_their_line(
+    read, channels, tmp_path, old, new, line, text
+):
     assert channels.count(old) == 1
     with pytest.raises(UsageError) as caught:
         read(channels.replace(old, new))
@@ -22,7 +24,7 @@ def test_wrong_channel(read, channels, tmp_path, old, new, line, text):
 
 
 @pytest.mark.parametrize(("rules", "line", "text"), CASES["wrong_rule"])
-def test_wrong_rule(read, channels, tmp_path, rules, line, text):
+def test_invalid_rules_are_refused_with_their_line(read, channels, tmp_path, rules, line, text):
     with pytest.raises(UsageError) as caught:
         read(f"{channels}    {rules}\n")
     assert f"{tmp_path}/ci/matrix.yaml:{line}: {text}" in str(caught.value)
@@ -56,7 +58,7 @@ def test_a_project_without_the_file_has_the_channels_that_the_farm_ships(shipped
     assert list(load_matrix(tmp_path).channels) == list(shipped.channels)
 
 
-def test_an_empty_file(read):
+def test_an_empty_matrix_is_refused(read):
     with pytest.raises(UsageError, match=r"ci/matrix\.yaml: empty"):
         read("")
     with pytest.raises(

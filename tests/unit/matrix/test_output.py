@@ -128,7 +128,7 @@ def test_cuda_is_named_where_it_is_not_the_default(shipped):
 
 
 @pytest.mark.parametrize("count", [0, 1, CHUNK, CHUNK + 1])
-def test_chunks(shipped, count):
+def test_a_matrix_is_split_into_chunks(shipped, count):
     build = Build("main", "torch", Variant("cpu", "avx2", "py313"), "linux", None)
     jobs = workflow_matrix(shipped, [build] * count, lambda *_: ["x"])
     for chunks in jobs.values():
@@ -160,7 +160,7 @@ def test_every_build_has_labels(project, shipped):
         ),
     ],
 )
-def test_wrong_labels(tmp_path, text, fault):
+def test_invalid_labels_are_refused(tmp_path, text, fault):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "runners.yaml").write_text(text)
     with pytest.raises(UsageError) as caught:

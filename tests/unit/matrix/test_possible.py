@@ -38,7 +38,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize(("change", "line", "text"), CASES["refused_with_file_and_line"])
-def test_refused_with_file_and_line(tmp_path, change, line, text):
+def test_impossible_inputs_name_file_and_line(tmp_path, change, line, text):
     path = tmp_path / "ci" / "matrix.yaml"
     path.parent.mkdir()
     path.write_text(CHANNEL.format(**GOOD | change))
@@ -55,7 +55,7 @@ MKL = {
 
 
 @pytest.mark.parametrize("change", [{}, {"gpus": "sm87", "cpus": "armv8_2"}, {"gpus": "cpu"}, MKL])
-def test_taken(tmp_path, change):
+def test_possible_inputs_are_accepted(tmp_path, change):
     path = tmp_path / "ci" / "matrix.yaml"
     path.parent.mkdir()
     path.write_text(CHANNEL.format(**GOOD | change))

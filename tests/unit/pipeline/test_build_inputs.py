@@ -40,7 +40,7 @@ def run(tmp_path):
     return make
 
 
-def test_what_a_container_wrote_there_counts_for_nothing(run, tmp_path):
+def test_inputs_written_by_a_container_are_ignored(run, tmp_path):
     events = {"inputs": {"wheels": {"torch-2.whl": "f" * 64}, "cache": "engine 1"}}
     context = run("docker", **events)
     (tmp_path / "image.id").write_text("sha256:" + "e" * 64)
@@ -52,7 +52,7 @@ def test_what_a_container_wrote_there_counts_for_nothing(run, tmp_path):
     assert read_inputs(tmp_path / "built/inputs.json") == made
 
 
-def test_a_runner_that_gathers_the_inputs_says_them(run, tmp_path):
+def test_a_runner_that_gathers_the_inputs_records_them(run, tmp_path):
     context = run("github", inputs={"wheels": {}, "cache": None})
     assert (
         note_inputs(context, tmp_path / "built") == BuildInputs()
@@ -66,7 +66,7 @@ HOSTILE = ["", "[]", "{", '{"image": 1}', '{"wheels": {"../x": "f"}}', '{"more":
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "[" * 100_000, " " * (MAX_INPUTS + 1)])
-def test_a_file_that_is_none_of_ours_is_refused(tmp_path, text):
+def test_an_inputs_file_of_another_format_is_refused(tmp_path, text):
     (tmp_path / "inputs.json").write_text(text)
     with pytest.raises(BuildFailedError, match="cannot be used"):
         read_inputs(tmp_path / "inputs.json")

@@ -71,7 +71,7 @@ def test_the_wheel_of_the_variant_is_fetched_whole(plan, workspace, put, tmp_pat
 
 
 @pytest.mark.parametrize("tag", ["cp312-cp312-manylinux_2_28_x86_64", "cp313-cp313-win_amd64"])
-def test_another_wheel_does_not_do(plan, workspace, put, tag):
+def test_another_wheel_is_not_accepted(plan, workspace, put, tag):
     put(plan.needs[0].partition("==")[2], tag)
     with pytest.raises(UsageError, match=r"built against torch==.*no such wheel") as caught:
         inputs.published_needs(workspace, plan)

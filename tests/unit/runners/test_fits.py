@@ -39,12 +39,12 @@ def test_the_k40_takes_what_it_can_run(k40):
         (smoke("sm50-avx-py311"), "its GPUs are Tesla K40 (sm35), the wheel is for sm50"),
     ],
 )
-def test_one_reason_alone(k40, job, reason):
+def test_a_single_mismatch_gives_a_single_reason(k40, job, reason):
     assert cannot_test(job, k40) == [reason]
     assert cannot_test(smoke(), changed(k40, jobs=["build"])) == ["takes build jobs, not smoke"]
 
 
-def test_a_driver_that_cannot(k40):
+def test_a_driver_that_is_too_old_is_named(k40):
     """CUDA 12 needs branch 525 on Linux; 470 is Kepler's last branch."""
     old = "driver 470.256.02 does not run CUDA 12.1: CUDA 12 needs driver 525 or newer on linux"
     assert cannot_test(smoke(cuda="12.1"), k40) == [old]
@@ -87,7 +87,7 @@ def test_as_written(k40):
     )  # an engine that says nothing contradicts nothing
 
 
-def test_a_runner_that_lies(k40):
+def test_a_runner_whose_machine_differs_is_reported(k40):
     host = changed(k40, cpus=4.0, memory_gb=16.0, slots=2, os_version="12")
     seen = Reported(
         online=True, platform="windows", machine="aarch64", os_version="11", cpus=7, memory_gb=16,

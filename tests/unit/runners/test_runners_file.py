@@ -66,7 +66,7 @@ def test_a_card_that_the_catalogue_does_not_know_is_taken_at_its_word(read):
         ("ref: 'a b'", "ref"),
     ],
 )
-def test_wrong_github(tmp_path, line, fault):
+def test_invalid_github_settings_are_refused(tmp_path, line, fault):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "runners.yaml").write_text(f"runners: {{}}\n{GITHUB}  {line}\n")
     with pytest.raises(UsageError, match=fault):

@@ -112,7 +112,7 @@ def test_a_clock_that_was_set_back_does_not_change_the_order(journal, path):
     assert journal.create_run("d", Request(), {}).id == "20991231-235959-0100"
 
 
-def test_the_first_end_counts(journal):
+def test_only_the_first_end_of_a_run_counts(journal):
     run = journal.create_run("d", Request(), {})
     attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
     assert journal.set_state(attempt.id, "cancelled", why="asked to")
@@ -145,7 +145,7 @@ def test_a_state_that_contradicts_itself_is_refused(journal, state, result, why)
         journal.set_state(attempt.id, state, result, why)
 
 
-def test_what_a_runner_says_is_bounded(journal):
+def test_text_from_runners_is_bounded(journal):
     run = journal.create_run("d", Request(), {})
     attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
     journal.set_state(attempt.id, "lost", "infra", why="x" * 10_000_000)
@@ -264,7 +264,7 @@ def test_a_path_that_cannot_be_written(tmp_path):
         Journal(tmp_path)
 
 
-def test_one_who_may_only_read_it_reads_it(path, monkeypatch):
+def test_a_read_only_user_can_read_the_journal(path, monkeypatch):
     """As another user's `farm status` does: SQLite could not make its files beside it."""
     with Journal(path) as journal:
         run = journal.create_run("d", Request(), {})
@@ -276,7 +276,7 @@ def test_one_who_may_only_read_it_reads_it(path, monkeypatch):
             journal.event(run.id, "late")
 
 
-def test_what_is_being_written_is_read_by_one_who_may_not_write(path, journal, monkeypatch):
+def test_a_read_only_user_sees_changes_of_a_writer(path, journal, monkeypatch):
     """The newest changes lie beside the file: it alone is not the whole journal."""
     run = journal.create_run("d", Request(), {})
     monkeypatch.setattr("os.access", lambda *_: False)

@@ -39,7 +39,7 @@ def test_a_system_that_does_not_say_is_taken_for_a_local_one(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "count"), [("nfs4", 1), (None, 0)])
-def test_a_submit_says_so(tmp_path, monkeypatch, kind, count):
+def test_submit_warns_of_a_journal_on_a_network_file_system(tmp_path, monkeypatch, kind, count):
     monkeypatch.setattr(workspace, "network_file_system", lambda _path: kind)
     notes = []
     watcher = SimpleNamespace(note=notes.append)

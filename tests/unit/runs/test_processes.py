@@ -98,7 +98,7 @@ def test_a_killed_controller_finds_its_run_again_and_a_live_one_keeps_it(path, p
         assert journal.unfinished("another") is None
 
 
-def test_a_run_that_ended_after_it_was_found_is_nobodys(path, python):
+def test_a_run_that_ended_meanwhile_is_not_taken(path, python):
     """Its owner ends it, and itself, between another controller's look and claim: that one makes a
     run of its own.
     """
@@ -141,7 +141,7 @@ def test_a_dead_run_is_found_behind_a_live_one(path, python):
         assert journal.unfinished("digest").id == old
 
 
-def test_what_makes_a_process_dead():
+def test_dead_processes_are_recognized():
     me = this_process()
     assert me.pid == os.getpid()
     assert me.start

@@ -20,12 +20,12 @@ def noted(*entries):
     ]
 
 
-def test_nothing_noted_is_nothing_known():
+def test_without_notes_there_is_no_progress():
     assert progress([]) is None
     assert progress([Event(1, "r", None, None, "2026-01-01T00:00:00+00:00", "step", {})]) is None
 
 
-def test_one_note_has_no_rate():
+def test_one_note_gives_no_rate():
     found = progress(noted((0, 10, 100, 1)))
     assert (found.done, found.total, found.rate, found.minutes_left) == (10, 100, None, None)
     assert str(found) == "10/100 steps"

@@ -29,7 +29,7 @@ def seen(journal, run):
     return state.phase, state.reason, state.text
 
 
-def test_what_waits_says_why_wherever_it_is_printed(journal, run):
+def test_every_command_prints_the_reason_of_a_wait(journal, run):
     assert seen(journal, run)[:2] == (Phase.QUEUED, Reason.NOT_SCHEDULED)
     journal.event(run.id, EventKind.WAITING, why="no runner that fits is online")
     assert seen(journal, run) == (Phase.QUEUED, Reason.SCHEDULER, "no runner that fits is online")
@@ -44,7 +44,7 @@ def test_a_run_whose_image_is_being_made_is_not_one_that_nobody_looked_at(journa
     assert seen(journal, run)[::2] == (Phase.QUEUED, "no push; again in 5 s")
 
 
-def test_a_wait_that_is_over_explains_nothing(journal, run, attempt):
+def test_the_reason_of_a_past_wait_is_not_shown(journal, run, attempt):
     journal.event(run.id, EventKind.WAITING, why="jobs before it have taken the slots")
     journal.set_state(attempt.id, "running")
     assert seen(journal, run)[0] is Phase.RUNNING
@@ -54,14 +54,14 @@ def test_a_wait_that_is_over_explains_nothing(journal, run, attempt):
     assert seen(journal, run)[::2] == (Phase.FINISHING, "the store is away; again in 5 s")
 
 
-def test_what_was_cancelled_is_not_what_failed(journal, run):
+def test_cancelled_and_failed_runs_are_distinguished(journal, run):
     journal.event(run.id, EventKind.CANCEL)
     journal.event(run.id, EventKind.ERROR, text="cancelled before it started", hint=None)
     journal.finish_run(run.id, "infra", 130)
     assert seen(journal, run)[::2] == (Phase.CANCELLED, "cancelled before it started")
 
 
-def test_what_ctrl_c_ended_says_so(journal, run, attempt):
+def test_a_run_ended_by_ctrl_c_is_shown_as_such(journal, run, attempt):
     journal.set_state(attempt.id, "cancelled", why="interrupted")
     journal.finish_run(run.id, "infra", 130)
     phase, reason, text = seen(journal, run)
@@ -82,7 +82,7 @@ def test_a_success_names_the_engine_that_built_it(journal, run, attempt):
 @pytest.mark.parametrize(
     ("result", "code", "phase"), [("failure", 5, Phase.FAILED), ("infra", 9, Phase.INFRASTRUCTURE)]
 )
-def test_ends(journal, run, attempt, result, code, phase):
+def test_ends_of_runs_are_described(journal, run, attempt, result, code, phase):
     journal.set_state(attempt.id, "done", "failure")
     journal.event(run.id, EventKind.ERROR, text="nvcc exit 2", hint=None)
     journal.finish_run(run.id, result, code)
@@ -94,7 +94,7 @@ def test_ends(journal, run, attempt, result, code, phase):
 @pytest.mark.parametrize(
     ("detached", "reason"), [(True, Reason.NO_DISPATCHER), (False, Reason.CONTROLLER_DEAD)]
 )
-def test_whose_owner_is_dead_nobody_works_on_it(journal, detached, reason):
+def test_a_run_with_a_dead_owner_is_shown_as_abandoned(journal, detached, reason):
     made = journal.create_run("d", Request(detached=detached), PLAN)
     dead = Run(**{**vars(made), "owner": Process(1, "then", "another boot", "")})
     state = state_of(journal, dead)

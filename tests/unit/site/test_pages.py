@@ -32,11 +32,11 @@ def words(group, filename):
 
 
 def source(project=None):
-    return SiteSource(project=project, words=words, root=URL)
+    return SiteSource(project=project, root=URL)
 
 
 def make(there, project=None, projects=()):
-    return site_files(Contents(tuple(projects), there), source(project))
+    return site_files(Contents(tuple(projects), there, words), source(project))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_the_page_begins_with_what_is_there(there, root):
     assert "for ever" not in page + project
 
 
-def test_what_is_withdrawn_is_shown_and_not_offered(store, there):
+def test_withdrawn_wheels_are_shown_and_not_offered(store, there):
     record_event(store, [there[0].filename], "yank", "wrong flags")
     page = make(with_tests(wheels(store), {}))["project/torch.html"].decode()
     assert "yanked: wrong flags" in page
@@ -208,7 +208,7 @@ def test_the_first_view_of_five_thousand_wheels_is_below_100_kilobytes(root):
     assert len(gzip.compress(page)) < 100_000
 
 
-def test_only_what_changed_is_written(there, store, put):
+def test_only_changed_pages_are_written(there, store, put):
     files, changed = build(store, source())
     assert set(changed) == set(files)
     assert build(store, source())[1] == []

@@ -100,6 +100,20 @@ def test_an_update_does_not_ask_for_other_projects(tmp_path, put_into):
     assert "smoke/" not in store.asked, "that lists the reports of all wheels"
 
 
+def test_twice_the_wheels_are_twice_the_requests(tmp_path, put_into):
+    asked = {}
+    for count in (5, 10):
+        store = RecordingStore(tmp_path / str(count))
+        for number in range(count):
+            put_into(store, f"canary-1.{number}-py3-none-any.whl", "g")
+        build(store, source())
+        store.asked.clear()
+        update(store, source(), {"canary"})
+        asked[count] = len(store.asked)
+    assert asked[10] < 2.2 * asked[5]
+    assert asked[10] <= 10 * 5, "a record, a METADATA, a list of reports, and the pages"
+
+
 def test_a_slow_writer_does_not_put_an_older_state_over_a_newer_one(
     tmp_path, put_into, monkeypatch
 ):
@@ -107,9 +121,10 @@ def test_a_slow_writer_does_not_put_an_older_state_over_a_newer_one(
     store = open_store(str(tmp_path / "index"))
     put_into(store, "canary-1.0-py3-none-any.whl", "g")
     build(store, source())
+    put_into(store, "canary-1.5-py3-none-any.whl", "g")
 
-    def read_and_be_overtaken(a_store, names):
-        contents = read_projects(a_store, names)
+    def read_and_be_overtaken(*arguments):
+        contents = read_projects(*arguments)
         monkeypatch.undo()
         put_into(store, "canary-2.0-py3-none-any.whl", "g")
         update(store, source(), {"canary"})

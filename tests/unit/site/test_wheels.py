@@ -58,7 +58,7 @@ def keep(store):
     return make
 
 
-def test_every_wheel_is_there_whoever_built_it(store, put):
+def test_wheels_of_every_builder_are_listed(store, put):
     digest = put(TORCH, "sm35-avx")
     put("torch-2.0.1+mine-cp39-cp39-win_amd64.whl", "my-group")
     put("anything-1.0-py3-none-any.whl", "my-group")
@@ -76,7 +76,7 @@ def test_every_wheel_is_there_whoever_built_it(store, put):
     ) == ((), "py3")
 
 
-def test_nothing_is_promised_beyond_the_record(store, put, put_verified):
+def test_the_page_claims_only_what_the_record_holds(store, put, put_verified):
     put(TORCH, "sm35-avx")
     put_verified(
         TORCH.replace("cp311", "cp310"),
@@ -90,7 +90,7 @@ def test_nothing_is_promised_beyond_the_record(store, put, put_verified):
     assert {wheel.state for wheel in found.values()} == {"published"}
 
 
-def test_what_is_yanked_says_why(store, put):
+def test_a_yanked_wheel_shows_its_reason(store, put):
     put(TORCH, "sm35-avx")
     record_event(store, [TORCH], "yank", "wrong flags")
     (gone,) = wheels(store)
@@ -139,7 +139,7 @@ def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(put, keep)
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"outcome": 3', b"\xff\xfe", b"[" * 100_000])
-def test_a_report_that_is_none_tells_nothing(store, put, keep, raw):
+def test_a_file_that_is_not_a_valid_report_is_ignored(store, put, keep, raw):
     put(TORCH, "sm35-avx")
     store.create(f"smoke/{TORCH}/{'f' * 16}.json", raw, content_type="application/json")
     other = PASSED | {"facts": {"sha256 of the wheel": "0" * 64}}
@@ -147,7 +147,7 @@ def test_a_report_that_is_none_tells_nothing(store, put, keep, raw):
     assert (wheel.state, wheel.tests) == ("published", ())
 
 
-def test_texts_of_runners_are_one_short_line():
+def test_text_from_runners_is_cut_to_one_line():
     assert short("a\n\x1b[31mb\u202ec") == "a bc"
     assert len(short("x" * 10_000)) == MAX_SHORT
 
@@ -161,7 +161,7 @@ def test_the_newest_test_on_a_machine_counts(put, keep, backwards):
     assert [(s.date, s.outcome) for s in wheel.tests] == [("2026-11-20", "CPU part passed")]
 
 
-def test_what_failed_is_not_hidden_by_another_machine_or_by_a_test_that_did_not_run(put, keep):
+def test_a_failure_is_shown_even_if_another_machine_passed_or_did_not_run(put, keep):
     put(TORCH, "sm35-avx")
     card = PASSED | {"outcome": "failed", "checks": [CPU, CARD]}
     (wheel,) = keep(
@@ -170,7 +170,7 @@ def test_what_failed_is_not_hidden_by_another_machine_or_by_a_test_that_did_not_
     assert (wheel.state, len(wheel.tests)) == ("broken", 2)
 
 
-def test_a_crash_is_said(put, keep):
+def test_a_crash_is_reported_as_such(put, keep):
     put(TORCH, "sm35-avx")
     crashed = PASSED | {"outcome": "failed", "reason": "ended by SIGILL in the check 'conv2d'"}
     not_run = PASSED | {"outcome": "not_run", "checks": []}

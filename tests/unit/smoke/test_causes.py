@@ -157,7 +157,7 @@ def test_the_same_words_in_the_output_of_a_crash_will_do(message):
 
 
 @pytest.mark.parametrize("missing", ["torch", "companion_data.tables"])
-def test_what_a_wheel_or_its_test_lacks_is_named_and_not_the_wheel(missing):
+def test_missing_requirements_are_blamed_not_the_wheel(missing):
     """`companion is not installed` sent users to look for a wheel that was there."""
     failed = report(f"ModuleNotFoundError: No module named '{missing}'").model_copy(
         update={"module": "companion"}
@@ -185,12 +185,12 @@ def test_a_hang_without_a_card_is_not_the_cards():
     assert not {"driver", "card", "PTX", "Xid"} & set(re.findall(r"\w+", cause.what + cause.fix))
 
 
-def test_a_missing_driver_is_told_though_nothing_failed():
+def test_a_missing_driver_is_mentioned_even_if_nothing_failed():
     found = report("no NVIDIA driver", name="driver", status="not_run", outcome="passed")
     assert [cause.id for cause in find_causes(found, hung=False)] == ["driver-missing"]
 
 
-def test_what_passed_has_no_cause():
+def test_a_passed_check_has_no_cause():
     assert (
         find_causes(report("CUDA out of memory", status="passed", outcome="passed"), hung=False)
         == ()
@@ -212,7 +212,7 @@ def test_no_kernel_image_names_what_the_wheel_holds_and_the_card():
     assert cause.what == "the wheel holds no code for 0: NVIDIA H200 (sm_90); it holds sm_35"
 
 
-def test_other_causes():
+def test_other_failures_get_their_cause():
     assert [c.id for c in find_causes(report("the NVIDIA driver sees no GPU"), hung=False)] == [
         "no-card"
     ]

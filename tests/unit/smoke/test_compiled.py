@@ -62,11 +62,11 @@ def refuses(text):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_it_passes_where_all_is_there(prompt, device):
+def test_the_compile_check_passes_with_all_tools(prompt, device):
     assert features.check_compile(Torch(), device) == "two layers compiled; the same result"
 
 
-def test_what_is_missing_is_named(prompt):
+def test_a_missing_tool_of_the_compile_check_is_named(prompt):
     def reason(torch, device="cpu"):
         with pytest.raises(NotRunError) as caught:
             features.check_compile(torch, device)
@@ -130,7 +130,9 @@ def test_on_a_card_under_linux_it_needs_triton_a_compiler_and_a_header(linux, tm
 
 
 @pytest.mark.parametrize(("system", "on_cpu"), [("win32", True), ("linux", False)])
-def test_it_is_asked_on_windows_and_on_every_card(monkeypatch, tmp_path, system, on_cpu):
+def test_the_compile_check_runs_on_windows_and_with_every_card(
+    monkeypatch, tmp_path, system, on_cpu
+):
     monkeypatch.setattr(main.sys, "platform", system)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     recorder = Recorder(str(tmp_path / "report.json"), {})

@@ -43,7 +43,7 @@ def test_what_cannot_be_emulated_has_a_reason(cpu, reason):
         ("exit 1", "--version failed"),
     ],
 )
-def test_an_emulator_that_will_not_do(tmp_path, monkeypatch, script, reason):
+def test_an_unsuitable_emulator_is_refused(tmp_path, monkeypatch, script, reason):
     program = tmp_path / "qemu-x86_64"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -54,7 +54,7 @@ def test_an_emulator_that_will_not_do(tmp_path, monkeypatch, script, reason):
 
 
 @pytest.mark.parametrize("version", ["7.2.0 (Debian 1:7.2+dfsg-7)", "10.0.1"])
-def test_an_emulator_that_will_do(tmp_path, monkeypatch, version):
+def test_a_suitable_emulator_is_accepted(tmp_path, monkeypatch, version):
     program = tmp_path / "qemu-x86_64"
     program.write_text(f"#!/bin/sh\necho 'qemu-x86_64 version {version}'\n")
     program.chmod(0o755)

@@ -77,7 +77,7 @@ def test_pyenvs_shims_are_not_run_and_stand_for_its_newest_version(tmp_path, mon
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_python_that_is_not_there(tmp_path, monkeypatch):
+def test_a_missing_python_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_python("py399") is None
 
@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_says_nothing_of_the_wheel(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "banner", [b"SSH-2.0-OpenSSH_9.2p1\r\n", b""], ids=["ssh", "closed at once"]
 )
-def test_what_is_no_web_server_does_not_answer(tmp_path, monkeypatch, banner):
+def test_a_port_without_a_web_server_is_reported(tmp_path, monkeypatch, banner):
     """pip retries and says that it found no version."""
 
     class Other(socketserver.BaseRequestHandler):

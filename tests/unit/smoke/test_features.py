@@ -60,6 +60,6 @@ def test_openblas_that_does_not_know_the_cpu_is_a_warning(core, capability, warn
     assert (code, isinstance(code, Warned)) == (core, warned)
 
 
-def test_without_openblas_nothing_is_said_of_it():
+def test_openblas_is_not_mentioned_without_openblas():
     with pytest.raises(NotRunError, match="no OpenBLAS is loaded"):
         check_openblas(None)

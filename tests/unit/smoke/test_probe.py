@@ -89,7 +89,7 @@ def test_architectures_as_torch_itself_asks_for_them(flags, expected):
     assert package.arch_list(module) == expected
 
 
-def test_the_bound_is_highams():
+def test_the_error_bound_is_highams():
     # One element, n = 3, u = 2^-24: gamma = 3u/(1-3u), sum |a||b| = 0.75 + 0.5 + 0.25 = 1.5.
     u = 2.0**-24
     a, b = [[1.5, -1.0, 0.5]], [[0.5], [0.5], [0.5]]
@@ -214,12 +214,12 @@ def test_no_driver_is_a_reason_not_to_run(machine, driver, reason):
         card.find_driver()
 
 
-def test_a_driver(machine):
+def test_a_driver_is_read_by_nvml(machine):
     machine(FakeDriver(version=12020, count=2))
     assert card.find_driver() == (2, "driver 535.54.03 for CUDA 12.2, 2 GPU(s)")
 
 
-def test_a_driver_without_nvml(machine):
+def test_a_driver_is_read_without_nvml(machine):
     driver = FakeDriver(version=11040)
     driver.nvmlInit_v2 = lambda: 1
     machine(driver)

@@ -25,7 +25,7 @@ NOT_RUN = CHECK.model_copy(
 )
 
 
-def test_rows():
+def test_rows_of_the_report_table():
     report = SmokeReport(
         module="torch",
         emulated="SandyBridge",

@@ -133,7 +133,7 @@ def new_torch(index):
     index.add("torchvision", "torchvision-0.99.0-cp311-cp311-manylinux_2_28_x86_64.whl", vision)
 
 
-def test_what_the_catalogue_has_is_nothing_new(refresh, index):
+def test_known_releases_are_not_proposed(refresh, index):
     for version, release in catalog.torch_releases().items():
         tag = release.pythons.linux[0].replace("py", "cp")
         index.add("torch", f"torch-{version}-{tag}-{tag}-manylinux_2_28_x86_64.whl")
@@ -162,7 +162,7 @@ def test_a_python_that_a_known_release_has_wheels_for_is_named(refresh, index):
         ("torch-9.0.0.tar.gz", {}),
     ],
 )
-def test_what_is_no_release_is_not_proposed(refresh, index, file, more):
+def test_versions_that_are_no_release_are_not_proposed(refresh, index, file, more):
     index.add("torch", file, TORCH, **more)
     assert refresh("torch", "--check")[0] == 0
 

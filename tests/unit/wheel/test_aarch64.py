@@ -84,7 +84,7 @@ def test_what_comes_with_armv9(scan, name):
 
 
 @pytest.mark.parametrize("name", BEYOND)
-def test_what_no_level_demands(scan, name):
+def test_instructions_of_no_level_are_ignored(scan, name):
     word, feature = BEYOND[name]
     for level in arm_level_names():
         assert [find.feature for find in scan([word, RET], level).beyond] == [feature]

@@ -27,7 +27,7 @@ def library(make_elf):
     )
 
 
-def test_facts(library):
+def test_facts_of_a_library_are_read(library):
     elf = read_elf(library)
     assert (elf.machine, elf.kind, elf.soname) == ("x86_64", "shared", "libx.so.1")
     assert elf.needed == ("libc.so.6", "libcudart.so.11.0")

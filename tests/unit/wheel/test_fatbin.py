@@ -81,7 +81,7 @@ def test_a_cubin_for_one_gpu_alone(make_cubin, abi, flags, compat, sm):
 
 
 @pytest.mark.parametrize("how", ["no kernel", "compressed", "empty", "no cubin"])
-def test_stubs_promise_nothing(make_container, make_entry, make_cubin, how):
+def test_stubs_do_not_count_as_device_code(make_container, make_entry, make_cubin, how):
     stub = {
         "no kernel": make_entry("sass", 35, data=make_cubin(kernel=False, size=1456)),
         "compressed": make_entry("sass", 35, data=b"packed", flags=LZ4, unpacked=616),
@@ -121,7 +121,7 @@ def test_empty_section_and_empty_container(make_container):
         (24, "<Q", 2**63),
     ],
 )
-def test_damage_is_reported(make_container, make_entry, offset, form, value):
+def test_damaged_fat_binaries_are_reported(make_container, make_entry, offset, form, value):
     raw = bytearray(make_container(make_entry("sass", 35)))
     struct.pack_into(form, raw, offset, value)
     with pytest.raises(VerificationFailedError, match="damaged fat binary"):

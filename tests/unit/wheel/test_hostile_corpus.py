@@ -97,7 +97,7 @@ def attempt(tmp_path, monkeypatch):
     return run
 
 
-def test_there_are_enough():
+def test_the_corpus_has_enough_hostile_wheels():
     assert len(corpus.CASES) >= 60
 
 
@@ -109,7 +109,7 @@ def test_the_good_wheel_passes(kit, attempt):
 
 
 @pytest.mark.parametrize("name", sorted(corpus.CASES.keys() - corpus.LARGE))
-def test_hostile(name, kit, attempt):
+def test_every_hostile_wheel_is_refused(name, kit, attempt):
     hold(name, kit, attempt)
 
 

@@ -227,7 +227,7 @@ def test_what_cannot_be_checked_is_said(make_elf):
     assert "section table" in scan_starts(bytes(raw), read_elf(raw), "avx").result.not_checked
 
 
-def test_nothing_to_run(scan):
+def test_a_library_without_initialisers_is_clean(scan):
     found = scan(text(p0=VPADDD_YMM))
     assert (found.starts, features(found), found.result.not_checked) == (0, {}, None)
 

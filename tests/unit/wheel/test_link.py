@@ -78,7 +78,7 @@ def test_runpath(found, make_elf, runpath, text):
         ({"pages": 4096}, None),
     ],
 )
-def test_what_loaders_refuse(found, make_elf, options, text):
+def test_libraries_that_loaders_refuse_are_reported(found, make_elf, options, text):
     wrong = found({"canary/_C.so": make_elf(needed=["libc.so.6"], **options)})
     assert [what for _, what in wrong if text is None or text not in what] == []
     assert len(wrong) == (text is not None)

@@ -39,7 +39,7 @@ def test_file_names():
 @pytest.mark.parametrize(
     "bad", ["x.whl", "x-1.zip", "x-y-cp311-cp311-any.whl", "-1-py3-none-any.whl", ""]
 )
-def test_other_file_names_are_refused(bad):
+def test_invalid_wheel_file_names_are_refused(bad):
     with pytest.raises(VerificationFailedError, match="not a wheel's file name"):
         parse_wheel_name(bad)
 
@@ -169,7 +169,7 @@ def test_a_paragraph_is_added_to_the_description_once():
 @pytest.mark.parametrize(
     "text", ["", "numpy<<2", "a\nRequires-Dist: b", "x" * 20_000, "(" * 900, "numpy<2\r"]
 )
-def test_what_is_no_requirement(text):
+def test_text_that_is_not_a_requirement_is_refused(text):
     with pytest.raises(UsageError, match="not a requirement"):
         normal_requirement(text)
     assert normal_requirement("Numpy < 2,>=1.20") == "Numpy<2,>=1.20"

@@ -25,7 +25,7 @@ def library(make_pe):
     )
 
 
-def test_facts(library):
+def test_facts_of_a_library_are_read(library):
     pe = read_pe(library)
     assert (pe.machine, pe.is_dll, pe.linker) == ("amd64", True, "14.29")
     assert (pe.needed, pe.delay_needed) == (("KERNEL32.dll", "cudart64_110.dll"), ("nvcuda.dll",))
@@ -86,7 +86,7 @@ def test_what_cudnn_loads_by_name(make_pe, encoding):
     assert read_library("torch/lib/torch_cpu.dll", "", raw).named == ()
 
 
-def test_who_brings_what():
+def test_known_dlls_have_their_owner():
     owned = {
         "kernel32.dll": "system",
         "WS2_32.dll": "system",

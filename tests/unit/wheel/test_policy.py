@@ -240,7 +240,7 @@ def test_open_findings_are_not_hidden_behind_waived_ones(check):
     )
 
 
-def test_what_hides_other_things_cannot_be_waived(check, make_elf, tmp_path):
+def test_findings_that_hide_others_cannot_be_waived(check, make_elf, tmp_path):
     checks = ("names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu")
     everything = [Waiver(check=each, member="*", reason="whatever") for each in checks]
     assert not check({"canary/a.so": make_elf()[:100]}, waivers=everything)[1].passed

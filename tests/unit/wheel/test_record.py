@@ -142,7 +142,7 @@ def test_a_size_has_at_most_19_digits(path):
 
 
 @pytest.mark.parametrize("path", ["a", '"a,b"'])
-def test_there_are_so_many_rows_and_no_more(monkeypatch, path):
+def test_the_number_of_record_rows_is_limited(monkeypatch, path):
     monkeypatch.setattr(metadata, "_MAX_ROWS", 50)
     row = f"{path},,\n".encode()
     assert len(parse_record(row * 49)) == 49

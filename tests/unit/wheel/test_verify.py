@@ -424,7 +424,7 @@ def test_names(check, kwargs, policy, words):
     assert any(words in finding.what for finding in report.findings)
 
 
-def test_a_policy_that_names_nothing_says_nothing(check):
+def test_an_empty_policy_has_no_findings(check):
     _, report = check(
         metadata=b"Metadata-Version: 2.1\nName: other\nVersion: 1.1\n",
         policy={"name": None, "version": None},
@@ -540,7 +540,7 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
 @pytest.mark.parametrize(
     ("platform", "title"), [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS")]
 )
-def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, platform, title):
+def test_a_check_without_input_has_not_passed(tmp_path, make_wheel, platform, title):
     files = {
         "canary/__init__.py": b"",
         "canary/core.cpython-311-darwin.so": b"\xcf\xfa\xed\xfe" + b"\0" * 28,
@@ -558,7 +558,7 @@ def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, platform, title):
 @pytest.mark.parametrize(
     "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
 )
-def test_what_has_no_end_is_not_read(tmp_path, make):
+def test_endless_input_is_not_read(tmp_path, make):
     path = tmp_path / "canary-2.0-py3-none-any.whl"
     make(path)
     # In a process of its own: what a thread waits for, no exception ends.

@@ -62,7 +62,7 @@ def answers(path):
     }
 
 
-def test_who_answers(wheel):
+def test_every_needed_dll_has_an_answer(wheel):
     assert answers(wheel) == {
         ("_C.cp311-win_amd64.pyd", "torch_cpu.dll"): ("wheel", "load"),
         ("_C.cp311-win_amd64.pyd", "python311.dll"): ("python", "load"),
@@ -157,7 +157,7 @@ def test_one_library_with_two_openmp_runtimes(tmp_path, make_wheel, make_pe, nee
             assert "OpenMP_libomp_LIBRARY" in error.value.hint
 
 
-def test_not_found(tmp_path, wheel, libs):
+def test_a_library_that_is_nowhere_is_named(tmp_path, wheel, libs):
     (libs[1] / "deep.dll").unlink()
     with pytest.raises(VerificationFailedError, match=r"LibIomp5md\.dll needs Deep\.dll"):
         run(wheel, tmp_path, libs)

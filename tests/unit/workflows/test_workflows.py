@@ -361,7 +361,7 @@ def test_a_starter_that_knows_no_farm_fails_with_what_to_fill_in(starter):
     )
 
 
-def test_strangers_never_reach_a_runner_of_the_farm(workflow):
+def test_pull_requests_of_strangers_never_run_on_own_runners(workflow):
     own = [
         name for name, job in workflow.jobs.items() if not str(job["runs-on"]).startswith("ubuntu-")
     ]
@@ -579,7 +579,7 @@ def test_a_chunk_that_is_not_there(shell):
 
 
 @pytest.mark.parametrize("number", ["2", "-1", "x", "", "0x0", "\u0660", "9999", "0\n"])
-def test_chunks(number):
+def test_a_matrix_is_split_into_chunks(number):
     matrix = {
         "build": [[{"name": "a"}], [{"name": "b"}]],
         "smoke": [[{"name": "a"}], [{"name": "b"}]],
@@ -627,7 +627,7 @@ def test_the_labels_of_a_smoke_test(shell):
 @pytest.mark.parametrize(
     "bad", ["[", '"x"', "[]", "{}", '["a b"]', '["a\\nb"]', '["a", 1]', "[" * 5000, "\nx=1"]
 )
-def test_labels_that_are_none(bad, tmp_path, capsys, monkeypatch):
+def test_text_that_is_not_a_label_list_is_refused(bad, tmp_path, capsys, monkeypatch):
     (tmp_path / "matrix.json").write_text("{}")
     monkeypatch.setattr(
         sys, "argv", ["workflow_plan.py", "labels", str(tmp_path / "matrix.json"), bad]
@@ -636,7 +636,7 @@ def test_labels_that_are_none(bad, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == ""
 
 
-def test_the_summary(tmp_path):
+def test_the_summary_lists_the_published_wheels(tmp_path):
     (tmp_path / "matrix.json").write_text(
         json.dumps({"include": [{"name": "main a"}, {"name": "main b"}]})
     )
@@ -747,7 +747,7 @@ UNTRUSTED = re.compile(
 """What shows texts of a package, an index or a report."""
 
 
-def test_what_a_build_prints_is_no_command_to_github(workflow):
+def test_output_of_a_build_cannot_be_a_workflow_command(workflow):
     """GitHub's runner obeys `::add-mask::` and the like in every line that a step prints, indented
     or not.
     """
@@ -802,7 +802,7 @@ def test_a_wheel_that_was_not_uploaded_is_not_built_again(tmp_path):
     assert (tmp_path / "calls").read_text() == "built\n"
 
 
-def test_the_fence_is_one_of_its_own_each_time():
+def test_every_step_draws_a_new_fence():
     script = next(
         s["run"]
         for _, s in Workflow(ROOT / ".github/workflows/build-plan.yml").steps()
