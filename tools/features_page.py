@@ -28,6 +28,10 @@ leaves features out.
 | | {heads} | official | conda-forge | Spack |
 |---|{lines}---|---|---|
 {rows}
+
+Measured beside the official wheel of 2.6.0 ([how](../evidence/torch-2.6.0-whole.md#speed)):
+
+{lacks}
 """
 
 
@@ -49,8 +53,16 @@ def page() -> str:
             )
         )
     heads = " | ".join(f"`{variant}`" for variant in VARIANTS)
+    lacks = [
+        f"- without {feature.title}: {feature.lack}"
+        for feature in catalog.features().values()
+        if feature.lack
+    ]
     return PAGE.format(
-        heads=heads, lines="---|" * len(VARIANTS), rows="\n".join(f"| {row} |" for row in rows)
+        heads=heads,
+        lines="---|" * len(VARIANTS),
+        rows="\n".join(f"| {row} |" for row in rows),
+        lacks="\n".join(lacks),
     )
 
 

@@ -318,6 +318,7 @@ class Feature(Facts):
     words: dict[str, str] = {}
     needs: list[str] = []
     untried: dict[PlatformName, str] = {}
+    lack: str | None = None
     official: dict[PlatformName, str]
     conda_forge: str | None = None
     spack: str | None = None

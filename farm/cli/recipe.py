@@ -35,7 +35,7 @@ from farm.plan.channel import Channel
 from farm.plan.file import SourcePlan
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.recipe import Recipe, source_fault, use_project
-from farm.run.inputs import fetch, index_files
+from farm.run.download import fetch, index_files
 
 NAMES = "name what to build: NAME, NAME==VERSION, or ./FOLDER"
 RELEASE = r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?"

@@ -7,7 +7,8 @@ keys below a few prefixes.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -188,6 +189,13 @@ class Swapped(NamedTuple):
 
 
 class _LostRaceError(InfrastructureError): ...
+
+
+def get_many(store: Store, keys: Iterable[str], at_a_time: int) -> dict[str, Stored | None]:
+    """Read small objects, several at a time; None where there is none."""
+    keys = list(keys)
+    with ThreadPoolExecutor(at_a_time) as pool:
+        return dict(zip(keys, pool.map(store.get, keys), strict=True))
 
 
 def swap(

@@ -157,6 +157,14 @@ def _can_be_planned(
         return False
 
 
+def channels_in_order(project: Path, request: BuildRequest) -> list[str]:
+    """Return the channels that can build a request, the best one first."""
+    first = _try(project, request, None)
+    results = (first, *_others(project, request, None, first))
+    able = [result for result in results if result.verdict.complete]
+    return [result.channel.name for result in _in_order(project, request, able)]
+
+
 def _is_followed_by_a_plan(
     project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, text: str
 ) -> bool:
@@ -174,7 +182,16 @@ def _is_followed_by_a_plan(
 
 
 def _preferred(project: Path, request: BuildRequest, able: list[ChannelResult]) -> ChannelResult:
-    """The first of the channels that can build a request, in the order of this module's text."""
+    """The first of the channels that can build a request."""
+    return _in_order(project, request, able)[0]
+
+
+def _in_order(
+    project: Path, request: BuildRequest, able: list[ChannelResult]
+) -> list[ChannelResult]:
+    """The channels that can build a request, in the order of this module's text."""
+    if not able:
+        return []
     matrix = load_matrix(project)
     places = {name: place for place, name in enumerate(matrix.channels)}
     project_channels = set(matrix.own())
@@ -202,4 +219,4 @@ def _preferred(project: Path, request: BuildRequest, able: list[ChannelResult]) 
             places[channel.name],
         )
 
-    return min(able, key=rank)
+    return sorted(able, key=rank)

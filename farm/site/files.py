@@ -28,7 +28,7 @@ from farm.index.pages import catalogue_schema, parse_catalogue
 from farm.index.pins import install_words
 from farm.index.reader import KEY as STANDINGS
 from farm.index.reader import Standing, Test, parse_standings, render
-from farm.index.stores import Store, Stored
+from farm.index.stores import Store, Stored, get_many
 from farm.plan.channel import Channel
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.matrix import load_matrix
@@ -149,27 +149,24 @@ def changed_files(
         standings: What was tested as it was.
     """
     changed = Overview.of(contents.wheels, contents.words)
-    unchanged = {
-        name: standing
-        for name, standing in standings.items()
-        if parse_wheel_name(name)[0] not in contents.projects
-    }
+    new_standings = _standings(contents.wheels)
+    for name, standing in standings.items():
+        if parse_wheel_name(name)[0] not in contents.projects:
+            new_standings[name] = standing
     return {
         **_project_pages(contents),
         **_common_pages(overview.with_projects(contents.projects, changed), source),
-        STANDINGS: render({**unchanged, **_standings(contents.wheels)}),
+        STANDINGS: render(new_standings),
     }
 
 
 def _project_pages(contents: Contents) -> dict[str, bytes]:
-    wheels_by_project = {name: list[Wheel]() for name in contents.projects}
-    wheels_by_project |= by_project(contents.wheels)
-    return {
-        project_key(name): pages.project_page(
-            name, wheels_by_project[name], contents.words
-        ).encode()
-        for name in sorted(wheels_by_project)
-    }
+    wheels_by_project = by_project(contents.wheels)
+    files = {}
+    for name in sorted({*contents.projects, *wheels_by_project}):
+        page = pages.project_page(name, wheels_by_project.get(name, []), contents.words)
+        files[project_key(name)] = page.encode()
+    return files
 
 
 def _common_pages(overview: Overview, source: SiteSource) -> dict[str, bytes]:
@@ -194,11 +191,12 @@ def _standings(index_wheels: Iterable[Wheel]) -> dict[str, Standing]:
     """What was tested of each wheel that installers get."""
     standings = {}
     for wheel in index_wheels:
-        if wheel.withdrawn is None:
-            tests = tuple(
-                Test(where=test.where, date=test.date, outcome=test.outcome) for test in wheel.tests
-            )
-            standings[wheel.filename] = Standing(state=STATES[wheel.state], tests=tests)
+        if wheel.withdrawn is not None:
+            continue
+        tests = []
+        for test in wheel.tests:
+            tests.append(Test(where=test.where, date=test.date, outcome=test.outcome))
+        standings[wheel.filename] = Standing(state=STATES[wheel.state], tests=tuple(tests))
     return standings
 
 
@@ -281,30 +279,32 @@ def write(
     """
     changed: dict[str, None] = {}
 
-    def attempt(pool: ThreadPoolExecutor) -> dict[str, bytes]:
-        places = keys()
-        stored = dict(zip(places, pool.map(store.get, places), strict=True))
+    def attempt() -> dict[str, bytes]:
+        stored = get_many(store, keys(), REQUESTS)
         files = dict(content(stored))
         differing = [key for key, data in files.items() if _differs(stored.get(key), data)]
-        replaced = pool.map(lambda key: _replace(store, key, files[key], stored), differing)
-        outcomes = dict(zip(differing, replaced, strict=True))
-        changed.update(dict.fromkeys(key for key, is_written in outcomes.items() if is_written))
-        if not all(outcomes.values()):
+        overtaken = False
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            replaced = pool.map(lambda key: _replace(store, key, files[key], stored), differing)
+            for key, is_written in zip(differing, replaced, strict=True):
+                if is_written:
+                    changed[key] = None
+                else:
+                    overtaken = True
+        if overtaken:
             raise _OvertakenError(
                 f"{store.url(INDEX)}: other processes keep writing the pages for people",
                 hint="run `farm site build` again",
             )
         return files
 
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        retrying = Retrying(
-            stop=stop_after_attempt(TRIES),
-            wait=wait_random_exponential(multiplier=0.05, max=2),
-            retry=retry_if_exception_type(_OvertakenError),
-            reraise=True,
-        )
-        files = retrying(attempt, pool)
-    return files, list(changed)
+    retrying = Retrying(
+        stop=stop_after_attempt(TRIES),
+        wait=wait_random_exponential(multiplier=0.05, max=2),
+        retry=retry_if_exception_type(_OvertakenError),
+        reraise=True,
+    )
+    return retrying(attempt), list(changed)
 
 
 def _differs(stored: Stored | None, data: bytes) -> bool:

@@ -7,6 +7,7 @@ the other projects.
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from packaging.version import Version
@@ -175,17 +176,23 @@ def _in_order(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def _summary(name: str, wheels: Sequence[Wheel]) -> ProjectSummary:
-    groups: dict[str, int] = {}
+    groups: Counter[str] = Counter()
+    releases: dict[str, None] = {}
+    versions = set()
+    verified = 0
     for wheel in wheels:
-        for group in wheel.groups:
-            groups[group] = groups.get(group, 0) + 1
+        groups.update(wheel.groups)
+        versions.add(wheel.version)
+        releases[release_of(wheel.version)] = None
+        if wheel.report is not None:
+            verified += 1
     return ProjectSummary(
         name=name,
         newest=newest_version(wheels),
-        versions=len({wheel.version for wheel in wheels}),
-        releases=tuple(dict.fromkeys(release_of(wheel.version) for wheel in wheels)),
+        versions=len(versions),
+        releases=tuple(releases),
         wheels=len(wheels),
-        verified=sum(wheel.report is not None for wheel in wheels),
+        verified=verified,
         published=max(wheel.uploaded for wheel in wheels)[:10],
         groups=dict(sorted(groups.items())),
         builds=tuple(_builds(wheels)),

@@ -200,21 +200,30 @@ class ChannelRow(NamedTuple):
     tested: tuple[str, ...]
 
 
+class GpuSection(NamedTuple):
+    """What could be built for a GPU: channels that were tested for it, and the others."""
+
+    gpu: str
+    title: str
+    tested: list[ChannelRow]
+    untested: list[ChannelRow]
+
+
 def buildable_page(channels: Iterable[Channel], evidence: Evidence, overview: Overview) -> str:
     """What could be built, by GPU: channels that were tested for it, then the others."""
-    by_gpu: dict[str, list[ChannelRow]] = {}
+    sections: dict[str, GpuSection] = {}
     for channel in channels:
         for gpu in channel.gpus:
-            tested = (*_tested_here(overview, channel.name, gpu), *_proved(evidence, channel, gpu))
-            by_gpu.setdefault(gpu, []).append(ChannelRow(channel, tested))
-    architectures = catalog.architectures().architectures
-    order = {gpu: number for number, gpu in enumerate(("cpu", *architectures))}
-    gpus = []
-    for gpu in sorted(by_gpu, key=lambda gpu: order.get(gpu, len(order))):
-        tested_rows = [row for row in by_gpu[gpu] if row.tested]
-        untested_rows = [row for row in by_gpu[gpu] if not row.tested]
-        gpus.append((gpu, _meaning(gpu), tested_rows, untested_rows))
-    return _environment().get_template("buildable.html").render(gpus=gpus)
+            section = sections.setdefault(gpu, GpuSection(gpu, _meaning(gpu), [], []))
+            lines = [*_tested_here(overview, channel.name, gpu), *_proved(evidence, channel, gpu)]
+            rows = section.tested if lines else section.untested
+            rows.append(ChannelRow(channel, tuple(lines)))
+    ordered = []
+    for gpu in ("cpu", *catalog.architectures().architectures):
+        if gpu in sections:
+            ordered.append(sections.pop(gpu))
+    ordered += [sections[gpu] for gpu in sorted(sections)]
+    return _environment().get_template("buildable.html").render(gpus=ordered)
 
 
 def _tested_here(overview: Overview, channel: str, gpu: str) -> list[str]:

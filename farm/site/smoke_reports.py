@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from farm.base.text import short
 from farm.index.layout import SMOKE
-from farm.index.stores import Store
+from farm.index.stores import Store, get_many
 from farm.smoke.runner import TESTED_AT, TESTED_WHEEL
 
 MAX_REPORT = 1 << 20
@@ -84,6 +84,14 @@ class _Report(BaseModel):
     facts: dict[str, Any] = {}
     checks: tuple[_Check, ...] = ()
 
+    @property
+    def cpu_checks(self) -> list[_Check]:
+        return [check for check in self.checks if not check.is_gpu]
+
+    @property
+    def gpu_checks(self) -> list[_Check]:
+        return [check for check in self.checks if check.is_gpu]
+
 
 def kept_tests(
     store: Store, sha256_by_name: Mapping[str, str], *, by_wheel: bool = False
@@ -95,32 +103,32 @@ def kept_tests(
         sha256_by_name: The wheels.
         by_wheel: List the reports of each of these wheels, and not those of the whole index.
     """
-    keys = _report_keys(store, sha256_by_name, by_wheel=by_wheel)
+    folders = [SMOKE]
+    if by_wheel:
+        folders = [f"{SMOKE}{name}/" for name in sha256_by_name]
+    keys_by_name = _report_keys(store, folders)
+    keys: list[str] = []
+    for name in sha256_by_name:
+        keys += sorted(keys_by_name.get(name, ()))[:MAX_REPORTS]
     tests_by_name: dict[str, list[Smoke]] = {}
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        for key, stored in zip(keys, pool.map(store.get, keys), strict=True):
-            if stored is None or len(stored.data) > MAX_REPORT:
-                continue
-            name = _wheel_of(key)
-            test = _test_in(stored.data, sha256_by_name[name])
-            if test is not None:
-                tests_by_name.setdefault(name, []).append(test)
+    for key, stored in get_many(store, keys, REQUESTS).items():
+        if stored is None or len(stored.data) > MAX_REPORT:
+            continue
+        name = _wheel_of(key)
+        test = _test_in(stored.data, sha256_by_name[name])
+        if test is not None:
+            tests_by_name.setdefault(name, []).append(test)
     return tests_by_name
 
 
-def _report_keys(store: Store, names: Iterable[str], *, by_wheel: bool) -> list[str]:
-    """The keys of the wheels' reports, in order; of each wheel no more than `MAX_REPORTS`."""
-    keys_by_name: dict[str, list[str]] = {name: [] for name in names}
-    folders = [SMOKE]
-    if by_wheel:
-        folders = [f"{SMOKE}{name}/" for name in keys_by_name]
+def _report_keys(store: Store, folders: Iterable[str]) -> dict[str, list[str]]:
+    """The keys of the reports in some folders, by the names of their wheels."""
+    keys_by_name: dict[str, list[str]] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
         for keys in pool.map(lambda folder: list(store.list(folder)), folders):
             for key in keys:
-                keys_of_wheel = keys_by_name.get(_wheel_of(key))
-                if keys_of_wheel is not None and len(keys_of_wheel) < MAX_REPORTS:
-                    keys_of_wheel.append(key)
-    return sorted(key for keys in keys_by_name.values() for key in keys)
+                keys_by_name.setdefault(_wheel_of(key), []).append(key)
+    return keys_by_name
 
 
 def _wheel_of(key: str) -> str:
@@ -150,7 +158,7 @@ def _test_in(data: bytes, sha256: str) -> Smoke | None:
         return None
     if report.facts.get(TESTED_WHEEL, sha256) != sha256:
         return None
-    gpu_checks = [check for check in report.checks if check.is_gpu]
+    gpu_states = {check.status for check in report.gpu_checks}
     passed = report.outcome == "passed"
     return Smoke(
         where=short(_machine(report)),
@@ -158,8 +166,8 @@ def _test_in(data: bytes, sha256: str) -> Smoke | None:
         outcome=short(_outcome(report)),
         passed=passed,
         failed=report.outcome == "failed",
-        gpu=passed and any(check.status == "passed" for check in gpu_checks),
-        gpu_ran=any(check.status != "not_run" for check in gpu_checks),
+        gpu=passed and "passed" in gpu_states,
+        gpu_ran=bool(gpu_states - {"not_run"}),
         python=short(str(report.facts.get("python") or "")),
     )
 
@@ -170,8 +178,8 @@ def _machine(report: _Report) -> str:
         machine = f"{report.emulated} (emulated)"
     else:
         machine = f"a real CPU ({report.facts.get('machine') or 'this machine'})"
-    for check in report.checks:
-        if check.is_gpu and check.name == "devices" and check.status == "passed":
+    for check in report.gpu_checks:
+        if check.name == "devices" and check.status == "passed":
             machine += f", {check.seen}"
     return machine
 
@@ -179,10 +187,10 @@ def _machine(report: _Report) -> str:
 def _outcome(report: _Report) -> str:
     """What ran and how it ended."""
     outcomes = []
-    for part, is_gpu in (("CPU", False), ("GPU", True)):
-        checks = [check for check in report.checks if check.is_gpu is is_gpu]
-        if checks:
-            outcomes.append(f"{part} part {_outcome_of(checks)}")
+    if report.cpu_checks:
+        outcomes.append(f"CPU part {_outcome_of(report.cpu_checks)}")
+    if report.gpu_checks:
+        outcomes.append(f"GPU part {_outcome_of(report.gpu_checks)}")
     # A crash fails no check: the one that was running is not in the list.
     has_failure = any(check.status == "failed" for check in report.checks)
     if report.outcome == "failed" and not has_failure:

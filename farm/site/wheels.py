@@ -3,10 +3,9 @@ kept smoke report.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
@@ -18,7 +17,7 @@ from farm.index.layout import CATALOGUE, json_key, record_key
 from farm.index.pages import File, parse_catalogue, parse_page
 from farm.index.reader import withdrawn
 from farm.index.records import Sha256, parse_record
-from farm.index.stores import Store
+from farm.index.stores import Store, get_many
 from farm.plan.variant import Variant, gpu_words
 from farm.site.smoke_reports import REQUESTS, Smoke, Tests, newest
 
@@ -56,14 +55,17 @@ class Report(BaseModel):
     @property
     def code(self) -> str:
         """`sm_35, compute_35; CPU: avx` in words."""
-        names = [f"sm_{sm}" for sm in self.sass or ()] + [f"compute_{sm}" for sm in self.ptx]
-        device = ", ".join(names)
-        if not names and self.sass is None:
+        codes = [f"sm_{sm}" for sm in self.sass or ()]
+        codes += [f"compute_{sm}" for sm in self.ptx]
+        if codes:
+            device = ", ".join(codes)
+        elif self.sass is None:
             device = "device code not checked"
-        elif not names:
+        else:
             device = "no device code"
-        cpu = f"at most {self.cpu}" if self.cpu else "not checked"
-        return f"{device}; CPU: {cpu}"
+        if self.cpu:
+            return f"{device}; CPU: at most {self.cpu}"
+        return f"{device}; CPU: not checked"
 
 
 @dataclass(frozen=True)
@@ -161,44 +163,51 @@ def _report(document: Any) -> Report | None:
         return None  # of another version of the farm, or of somebody else
 
 
+class _Page(NamedTuple):
+    """The page of a project in a group."""
+
+    group: str
+    project: str
+    files: tuple[File, ...]
+
+
 def wheels(store: Store, projects: Collection[str] | None = None) -> Iterator[Wheel]:
     """Every wheel of the index, or of some of its projects, once.
 
     Costs a request for each project of each group, and one for each record.
     """
+    files: dict[str, File] = {}
+    projects_by_name: dict[str, str] = {}
     groups_by_name: dict[str, list[str]] = {}
-    files_by_name: dict[str, tuple[str, File]] = {}
-    for group, project, files in _pages(store, projects):
-        for name, file in files.items():
-            groups_by_name.setdefault(name, []).append(group)
+    for page in _pages(store, projects):
+        for file in page.files:
+            name = file.filename
+            projects_by_name[name] = page.project
+            groups_by_name.setdefault(name, []).append(page.group)
             # A wheel may be in several groups, and withdrawn from one of them.
-            if name not in files_by_name or withdrawn(file) is None:
-                files_by_name[name] = project, file
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        records = pool.map(store.get, map(record_key, files_by_name))
-        for (name, (project, file)), stored in zip(files_by_name.items(), records, strict=True):
-            provenance: Mapping[str, Any] = {}
-            if stored is not None:
-                provenance = parse_record(stored.data, record_key(name)).provenance
-            yield _wheel(project, file, tuple(groups_by_name[name]), provenance)
+            if name not in files or withdrawn(file) is None:
+                files[name] = file
+    records = get_many(store, map(record_key, files), REQUESTS)
+    for name, file in files.items():
+        stored = records[record_key(name)]
+        provenance: Mapping[str, Any] = {}
+        if stored is not None:
+            provenance = parse_record(stored.data, record_key(name)).provenance
+        yield _wheel(projects_by_name[name], file, tuple(groups_by_name[name]), provenance)
 
 
-def _pages(
-    store: Store, projects: Collection[str] | None
-) -> Iterator[tuple[str, str, dict[str, File]]]:
-    """The pages of the index, or of some of its projects: group, project and files by name."""
+def _pages(store: Store, projects: Collection[str] | None) -> Iterator[_Page]:
+    """The pages of the index, or of some of its projects."""
     stored_catalogue = store.get(CATALOGUE)
     catalogue = parse_catalogue(stored_catalogue.data if stored_catalogue else None)
-    places = []
+    places: dict[str, tuple[str, str]] = {}
     for group, names in sorted(catalogue.groups.items()):
         for name in names:
             if projects is None or name in projects:
-                places.append((group, name))
-    keys = [json_key(group, name) for group, name in places]
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        for (group, name), key, stored in zip(places, keys, pool.map(store.get, keys), strict=True):
-            if stored is not None:
-                yield group, name, parse_page(stored.data, key).entries
+                places[json_key(group, name)] = group, name
+    for key, stored in get_many(store, places, REQUESTS).items():
+        if stored is not None:
+            yield _Page(*places[key], parse_page(stored.data, key).files)
 
 
 def _wheel(

@@ -17,7 +17,7 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -130,14 +130,18 @@ class Archive:
     def span(self, start: int, end: int) -> Generator[bytes, None, None]:
         """The file's bytes from `start` to `end`, in chunks of at most 256 KiB."""
         while start < end:
-            with self._lock:  # members are read by several threads
-                self._file.seek(start)
-                chunk = self._file.read(min(_CHUNK, end - start))
-                self.bytes_read += len(chunk)
+            chunk = self._read_at(start, min(_CHUNK, end - start))
             if not chunk:
                 refuse(f"{self.path.name}: the file ends before byte {end}")
             yield chunk
             start += len(chunk)
+
+    def _read_at(self, offset: int, count: int) -> bytes:
+        with self._lock:  # members are read by several threads
+            self._file.seek(offset)
+            chunk = self._file.read(count)
+            self.bytes_read += len(chunk)
+        return chunk
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the
@@ -145,7 +149,14 @@ class Archive:
         """
         entry = self.entry(name)
         crc = length = 0
-        for chunk in self.raw(entry) if entry.method == STORED else self.inflate(entry):
+        pieces: Iterable[bytes]
+        if entry.method == STORED:
+            pieces = self.raw(entry)
+        elif max(entry.compressed, entry.size) <= _CHUNK:
+            pieces = (self._inflate_small(entry),)
+        else:
+            pieces = self.inflate(entry)
+        for chunk in pieces:
             crc = zlib.crc32(chunk, crc)
             length += len(chunk)
             # Longer than declared: what is too much is not handed on.
@@ -223,11 +234,27 @@ class Archive:
                     refuse("its compressed data are cut off", entry.name)
                 yield chunk
         except zlib.error as error:
-            raise VerificationFailedError(
-                f"member {entry.name!r}: damaged compressed data ({error})"
-            ) from error
+            raise _damaged(entry, error) from error
         if unpacker.unused_data:
             refuse("compressed data behind its end", entry.name)
+
+    def _inflate_small(self, entry: Entry) -> bytes:
+        """The content of a deflated member of one chunk: a wheel has thousands of them.
+
+        One that is longer than declared is given by a byte too long.
+        """
+        raw = b"".join(self.raw(entry))
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            content: bytes = unpacker.decompress(raw, entry.size + 1)
+        except zlib.error as error:
+            raise _damaged(entry, error) from error
+        if len(content) <= entry.size:
+            if not unpacker.eof:
+                refuse("its compressed data are cut off", entry.name)
+            if unpacker.unused_data:
+                refuse("compressed data behind its end", entry.name)
+        return content
 
     def _check_sizes(self, entries: list[Entry]) -> None:
         for entry in entries:
@@ -257,3 +284,7 @@ class Archive:
                 kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR) > entry.is_dir
             ):
                 refuse("neither a file, a folder nor a symbolic link", entry.name)
+
+
+def _damaged(entry: Entry, error: Exception) -> VerificationFailedError:
+    return VerificationFailedError(f"member {entry.name!r}: damaged compressed data ({error})")

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import cache
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -36,6 +35,7 @@ from farm.wheel.fatbin import (
     order,
     read_fatbins,
 )
+from farm.wheel.isa.findings import InitScan, IsaResult
 from farm.wheel.isa.scan import scan_isa, scan_starts
 from farm.wheel.pe import (
     PE_FATBIN_SECTION,
@@ -264,41 +264,48 @@ def _fatbins(
 
 
 def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
-    """The needs of what runs on loading (`scan`), of all code (`sweep`), or of both."""
-    level = code.level
-    on_load = code.on_load
+    """What a library's code needs beyond the level: all of it, or what runs on loading."""
+    if code.on_load:
+        return _on_load(data, file, code.level)
     rules = code.chosen if isinstance(file, Elf) else None
-    sweep = cache(lambda: scan_isa(data, file, level, None if on_load else rules))
-    if on_load or rules:
-        scan = scan_starts(data, file, level)
+    if rules:
+        # Functions that are chosen at run time may need more; what runs on loading may not.
+        scan = scan_starts(data, file, code.level)
+        if scan.result.beyond and not scan.result.not_checked:
+            return _answer(code.level, scan.result, scan)
     else:
         scan = None
-    open_ends = scan.open_ends if scan else 0
-    calls = scan.calls if scan and not open_ends else None
+    return _answer(code.level, scan_isa(data, file, code.level, rules), scan)._replace(starts=None)
+
+
+def _on_load(data: Buffer, file: Elf | Pe, level: str) -> Instructions:
+    """What runs on loading, or at exit."""
+    scan = scan_starts(data, file, level)
+    answer = _answer(level, scan.result, scan)
     # Where not all can be followed, code that holds nothing beyond the level has nothing that could
     # run on loading.
-    if (
-        scan
-        and on_load
-        and open_ends
-        and not scan.result.beyond
-        and len(data) <= _SWEPT
-        and not sweep().beyond
-    ):
-        open_ends = 0
-    result = scan.result if scan else sweep()
-    # Functions that are chosen at run time may need more; what runs on loading may not.
-    if scan and not on_load and (not result.beyond or result.not_checked):
-        result = sweep()
-        scan = None
-    return Instructions(
-        level=level,
-        beyond={find.feature: (find.count, find.places) for find in result.beyond},
-        undecodable=result.undecodable,
-        not_checked=result.not_checked,
-        starts=scan.starts if scan and not result.not_checked else None,
-        open_ends=open_ends,
-        calls=calls,
+    may_be_swept = bool(scan.open_ends) and not scan.result.beyond and len(data) <= _SWEPT
+    if may_be_swept and not scan_isa(data, file, level).beyond:
+        return answer._replace(open_ends=0)
+    return answer
+
+
+def _answer(level: str, result: IsaResult, scan: InitScan | None) -> Instructions:
+    """The answer to a question about a library's code.
+
+    Args:
+        level: The level that it is held to.
+        result: What the code needs beyond it.
+        scan: What runs on loading, where that was followed.
+    """
+    beyond = {find.feature: (find.count, find.places) for find in result.beyond}
+    answer = Instructions(level, beyond, result.undecodable, result.not_checked)
+    if scan is None:
+        return answer
+    return answer._replace(
+        starts=None if result.not_checked else scan.starts,
+        open_ends=scan.open_ends,
+        calls=None if scan.open_ends else scan.calls,
     )
 
 
@@ -372,9 +379,14 @@ def read_contents(
 
     # Unpacking and hashing release the interpreter's lock.
     with ThreadPoolExecutor(THREADS) as threads:
-        batches = [threads.submit(read_batch, names) for names in _batches(archive)]
+        batches = list(_batches(archive))
+        tasks: dict[int, Future[list[_Member]]] = {}
+        # The largest first: a library of hundreds of megabytes would be read alone at the end.
+        sizes = [sum(archive.members[name].size for name in names) for names in batches]
+        for number in sorted(range(len(batches)), key=lambda number: -sizes[number]):
+            tasks[number] = threads.submit(read_batch, batches[number])
         try:
-            for batch in batches:
+            for _, batch in sorted(tasks.items()):
                 if progress is not None:
                     _wait(batch, archive, progress)
                 for member in batch.result():

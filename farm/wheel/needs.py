@@ -153,6 +153,55 @@ _MAX_ROUNDS = 20  # for each library: RPATHs lead into few folders
 DRIVER = ("libcuda.so.1", "libnvidia-*")
 
 
+class _ElfFiles:
+    """What the loader finds in the wheel, and in the wheels that are installed beside it.
+
+    Attributes:
+        places: Library of the wheel by its path below site-packages, and its machine.
+        dependency_places: Those of dependencies.
+        names: By file name and by SONAME: the loader compares needs with the SONAMEs of what is
+            loaded already.
+    """
+
+    def __init__(self, libraries: Sequence[Library], dependencies: Sequence[Library]) -> None:
+        self.places: dict[tuple[str, str], str] = {}
+        self.dependency_places: dict[tuple[str, str], str] = {}
+        self.names: dict[tuple[str, str], str] = {}
+        for library in libraries:
+            self.places[installed_path(library.path), library.machine] = library.path
+        for library in dependencies:
+            if library.format == "elf":
+                place = (installed_path(library.path), library.machine)
+                self.dependency_places[place] = library.path
+        for library in (*libraries, *dependencies):
+            for name in (posixpath.basename(library.path), library.soname):
+                if name:
+                    self.names.setdefault((name, library.machine), library.path)
+
+    def need(
+        self, library: Library, name: str, paths: Sequence[str], exclude: Sequence[str]
+    ) -> Need:
+        """Who answers a need, in the loader's order.
+
+        The wheel's own file comes before one of another wheel at the same place.
+        """
+        for path in paths:
+            place = (path, library.machine)
+            if place in self.places:
+                return Need(library.path, name, Answer.WHEEL, self.places[place])
+            if place in self.dependency_places:
+                return Need(library.path, name, Answer.DEPENDENCY, self.dependency_places[place])
+        by = self.names.get((name, library.machine))
+        # Where a dependency that was given holds it, the loader must find it there: no exclusion
+        # hides that.
+        is_excluded = any(fnmatchcase(name, pattern) for pattern in exclude)
+        if is_excluded and by not in self.dependency_places.values():
+            return Need(library.path, name, Answer.EXCLUDED)
+        if is_system_library(name):
+            return Need(library.path, name, Answer.SYSTEM)
+        return Need(library.path, name, Answer.UNREACHABLE if by else Answer.MISSING, by)
+
+
 def resolve(
     libraries: Iterable[Library],
     exclude: Sequence[str],
@@ -171,53 +220,22 @@ def resolve(
         dll_folders: Folders in which the package's own code has Windows look, in lower case.
     """
     everything = list(libraries)
-    loadable = [
-        library for library in everything if library.is_loadable and library.format == "elf"
-    ]
-    from_dependencies = [library for library in dependencies if library.is_loadable]
-    places = {(installed_path(library.path), library.machine): library.path for library in loadable}
-    names: dict[tuple[str, str], str] = {}
-    dependency_places = {
-        (installed_path(dependency.path), dependency.machine): dependency.path
-        for dependency in from_dependencies
-        if dependency.format == "elf"
-    }
-    for library in (*loadable, *from_dependencies):
-        for name in (posixpath.basename(library.path), library.soname):
-            if name:
-                # By file name and by SONAME: the loader compares needs with the SONAMEs of what is
-                # loaded already.
-                names.setdefault((name, library.machine), library.path)
-    patterns = (*DRIVER, *exclude)
-    inherited = _inherited(loadable, places)
-
-    def answered(library: Library, name: str, paths: list[str]) -> Need:
-        # In the loader's order. The wheel's own file comes before one of another wheel at the same
-        # place.
-        for path in paths:
-            for answer, where in ((Answer.WHEEL, places), (Answer.DEPENDENCY, dependency_places)):
-                if by := where.get((path, library.machine)):
-                    return Need(library.path, name, answer, by)
-        by = names.get((name, library.machine))
-        # Where a dependency that was given holds it, the loader must find it there: no exclusion
-        # hides that.
-        if by not in dependency_places.values() and any(
-            fnmatchcase(name, pattern) for pattern in patterns
-        ):
-            return Need(library.path, name, Answer.EXCLUDED)
-        if is_system_library(name):
-            return Need(library.path, name, Answer.SYSTEM)
-        return Need(library.path, name, Answer.UNREACHABLE if by else Answer.MISSING, by)
-
+    loadable = []
+    for library in everything:
+        if library.is_loadable and library.format == "elf":
+            loadable.append(library)
+    dependency_libraries = [library for library in dependencies if library.is_loadable]
+    files = _ElfFiles(loadable, dependency_libraries)
+    inherited = _inherited(loadable, files.places)
     needs = []
     for library in loadable:
         folders = [*search_folders(library), *inherited.get(library.path, ())]
-        needs += [
-            answered(library, name, _paths(library, name, folders)) for name in library.needed
-        ]
-    dlls = (library for library in everything if library.format == "pe")
-    dlls_beside = [library for library in from_dependencies if library.format == "pe"]
-    return needs + resolve_dlls(dlls, exclude, dlls_beside, dll_folders)
+        for name in library.needed:
+            paths = _paths(library, name, folders)
+            needs.append(files.need(library, name, paths, (*DRIVER, *exclude)))
+    dlls = [library for library in everything if library.format == "pe"]
+    dependency_dlls = [library for library in dependency_libraries if library.format == "pe"]
+    return needs + resolve_dlls(dlls, exclude, dependency_dlls, dll_folders)
 
 
 def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
@@ -279,16 +297,15 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[Sy
             inside.setdefault(need.who, set()).add(need.name)
     result = []
     for library in libraries:
-        if library.is_loadable and library.format == "elf":
-            answered = inside.get(library.path, set())
-            versions = {
-                name
-                for file, names in library.versions.items()
-                if file not in answered
-                for name in names
-            }
-            names = frozenset(library.needed) - answered
-            result.append(SystemNeed(library.path, names, frozenset(versions)))
+        if not library.is_loadable or library.format != "elf":
+            continue
+        answered = inside.get(library.path, set())
+        versions: set[str] = set()
+        for file, names in library.versions.items():
+            if file not in answered:
+                versions.update(names)
+        names_outside = frozenset(library.needed) - answered
+        result.append(SystemNeed(library.path, names_outside, frozenset(versions)))
     return result
 
 

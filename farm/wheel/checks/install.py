@@ -1,7 +1,7 @@
 """The check `install`: nothing in WHEEL and METADATA that installers or the Python index refuse."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from packaging.metadata import InvalidMetadata, Metadata, RawMetadata, parse_email
 from packaging.requirements import InvalidRequirement
@@ -195,25 +195,32 @@ def _entry_points(subject: Subject) -> Iterator[str]:
         return
     section = None
     scripts: set[str] = set()
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()  # noqa: PLW2901 what installers read
-        place = f"line {number} ({printable(line[:60])})"
+    for number, raw_line in enumerate(text.splitlines(), 1):
+        line = raw_line.strip()
         if not line or line.startswith(("#", ";")):
             continue
         if header := re.fullmatch(r"\[([^]]+)\]", line):
             section = header[1].strip()
             continue
+        place = f"line {number} ({printable(line[:60])})"
         key, equals, value = (part.strip() for part in line.partition("="))
         if section is None or not equals or not key or not value:
             yield f"{place} is neither [section] nor name = value"
         elif section in ("console_scripts", "gui_scripts"):
-            if key in scripts:
-                yield f"{place}: a second script of this name"
-            elif "/" in key or "\\" in key or key in (".", ".."):
-                yield f"{place}: the name of a script is a path"
-            elif not _CALLABLE.fullmatch(value):
-                yield f"{place} is not name = module:function"
+            if problem := _problem_of_script(key, value, scripts):
+                yield place + problem
             scripts.add(key)
+
+
+def _problem_of_script(name: str, value: str, scripts: Collection[str]) -> str | None:
+    """Why installers refuse a script; None where they take it."""
+    if name in scripts:
+        return ": a second script of this name"
+    if "/" in name or "\\" in name or name in (".", ".."):
+        return ": the name of a script is a path"
+    if not _CALLABLE.fullmatch(value):
+        return " is not name = module:function"
+    return None
 
 
 def _data_folders(subject: Subject) -> Iterator[tuple[str, str]]:

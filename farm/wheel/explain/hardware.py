@@ -5,6 +5,7 @@ from collections import Counter
 
 from farm.wheel.explain.files import Cause, Files, given, is_called
 from farm.wheel.fatbin import number, order, runs_on
+from farm.wheel.library import Library
 
 
 def wrong_machine(files: Files, match: re.Match[str]) -> Cause:
@@ -58,75 +59,95 @@ def wrong_machine(files: Files, match: re.Match[str]) -> Cause:
 
 def kernels(files: Files, match: re.Match[str]) -> Cause:
     """CUDA has no code for the GPU: which libraries have code, and for which GPUs."""
-    gpu_match = re.search(
-        r"\bsm_?(\d{2,3})\b|capability (\d{1,2})\.(\d)", match.string, re.IGNORECASE
-    )
-    gpu = int(gpu_match[1] or gpu_match[2] + gpu_match[3]) if gpu_match else None
+    gpu = _gpu_of(match)
     with_code = [file for file in files.libraries if file.fatbins]
-    rows = []
-    for library in with_code:
-        sass = {arch for group in library.fatbins for arch in group.sass}
-        ptx = {arch for group in library.fatbins for arch in group.ptx}
-        if gpu is None or not (
-            any(runs_on(gpu, arch) for arch in sass) or any(number(arch) <= gpu for arch in ptx)
-        ):
-            code = [f"sm_{arch}" for arch in sorted(sass, key=order)] + [
-                f"PTX {a}" for a in sorted(ptx, key=order)
-            ]
-            rows.append(f"{library.path}: {', '.join(code) or 'no code'}")
+    rows = [_code_of(library) for library in with_code if not _has_code_for(library, gpu)]
     gpu_name = f"sm_{gpu}" if gpu else "this GPU (farm detect says which it is)"
     if gpu is not None and with_code and not rows:
-        cause = (
-            f"every library here has code for {gpu_name}: another build is imported, or another "
-            "package lacks it"
-        )
         return (
-            cause,
+            (
+                f"every library here has code for {gpu_name}: another build is imported, or another "
+                "package lacks it"
+            ),
             (),
             "print(torch.__file__, torch.cuda.get_arch_list()) says which build is imported",
         )
+    cause = f"no library here has code for GPUs or {gpu_name}"
     if with_code:
         cause = f"a library holds no code for {gpu_name}"
-    else:
-        cause = f"no library here has code for GPUs or {gpu_name}"
-    return (
-        cause,
-        rows,
-        "install a wheel for this GPU (farm detect names it), or build one (farm plan)",
+    cure = "install a wheel for this GPU (farm detect names it), or build one (farm plan)"
+    return cause, rows, cure
+
+
+def _gpu_of(match: re.Match[str]) -> int | None:
+    """The architecture of the GPU that a message names, such as 35."""
+    gpu_match = re.search(
+        r"\bsm_?(\d{2,3})\b|capability (\d{1,2})\.(\d)", match.string, re.IGNORECASE
     )
+    if gpu_match is None:
+        return None
+    return int(gpu_match[1] or gpu_match[2] + gpu_match[3])
+
+
+def _architectures(library: Library) -> tuple[set[int | str], set[int | str]]:
+    """The architectures of a library's machine code, and of its PTX."""
+    sass: set[int | str] = set()
+    ptx: set[int | str] = set()
+    for group in library.fatbins:
+        sass.update(group.sass)
+        ptx.update(group.ptx)
+    return sass, ptx
+
+
+def _has_code_for(library: Library, gpu: int | None) -> bool:
+    """True if a GPU runs a library's code; False where the GPU is not known."""
+    if gpu is None:
+        return False
+    sass, ptx = _architectures(library)
+    return any(runs_on(gpu, arch) for arch in sass) or any(number(arch) <= gpu for arch in ptx)
+
+
+def _code_of(library: Library) -> str:
+    """A library with the architectures that it has code for."""
+    sass, ptx = _architectures(library)
+    code = [f"sm_{arch}" for arch in sorted(sass, key=order)]
+    code += [f"PTX {arch}" for arch in sorted(ptx, key=order)]
+    return f"{library.path}: {', '.join(code) or 'no code'}"
 
 
 def on_load(files: Files, match: re.Match[str]) -> Cause:
     """Which libraries run instructions on loading that old CPUs do not have."""
-    rows = [
-        f"{library.path}: {count} instructions that run on loading need {feature}, at {places[0]}"
-        for library in files.on_load.libraries
-        for feature, (count, places) in (
-            library.instructions.beyond.items() if library.instructions else ()
-        )
-    ]
+    rows = []
+    open_ends = []
+    for library in files.on_load.libraries:
+        code = library.instructions
+        if code is None:
+            continue
+        if code.open_ends:
+            open_ends.append(library.path)
+        for feature, (count, places) in code.beyond.items():
+            rows.append(
+                f"{library.path}: {count} instructions that run on loading need {feature}, "
+                f"at {places[0]}"
+            )
     where = re.search(r" in ([\w.+-]+\.(?:so[\w.]*|dll|pyd))\[", match.string)
-    rows = [row for row in rows if not where or where[1] in row] or rows
+    if where:
+        rows = [row for row in rows if where[1] in row] or rows
     if rows:
-        cause = (
-            "code that runs on loading needs instructions that this CPU may not have (lscpu "
-            "names those it has)"
-        )
         return (
-            cause,
+            (
+                "code that runs on loading needs instructions that this CPU may not have (lscpu "
+                "names those it has)"
+            ),
             rows,
             "install a wheel for this CPU (farm detect names it), or build one for its level",
         )
-    kernel = f"; the kernel names {where[1]}" if where else ""
     cause = (
         "a function needs an instruction that this CPU does not have; nothing that runs on "
-        f"loading does{kernel}"
+        "loading does"
     )
-    open_ends = [
-        library_read.path
-        for library_read in files.on_load.libraries
-        if library_read.instructions and library_read.instructions.open_ends
-    ]
+    if where:
+        cause += f"; the kernel names {where[1]}"
     if open_ends:
         cause += (
             f", as far as it can be followed ({open_ends[0]} calls by pointers; farm verify "
@@ -134,10 +155,7 @@ def on_load(files: Files, match: re.Match[str]) -> Cause:
         )
     cure = (
         "farm verify WHEEL --policy with the CPU level of the machine lists such instructions; "
-        "install or build a "
-    )
-    cure += (
-        "wheel for that level; ATEN_CPU_CAPABILITY=default helps where only ATen's kernels "
-        "are too new"
+        "install or build a wheel for that level; ATEN_CPU_CAPABILITY=default helps where only "
+        "ATen's kernels are too new"
     )
     return cause, (), cure

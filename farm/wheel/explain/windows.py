@@ -15,85 +15,112 @@ from farm.wheel.needs import Answer, Need
 from farm.wheel.pe import added_folders, fits
 from farm.wheel.symbols import missing_names
 
+_OPENMP = re.compile(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$")
+
 
 def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
     """WinError 126: every DLL that is missing, the chain to it from the first file that fails,
     where to get it.
     """
-    dlls = [
-        library
-        for library in files.libraries
-        if library.format == "pe" and not library.path.startswith(SHARED)
-    ]
-    if broken := next((library for library in dlls if library.error), None):
-        raise VerificationFailedError(
-            f"{broken.path}: {broken.error}", hint="install or build it again"
-        )
+    dlls = _own_dlls(files)
     if not dlls:
-        cure = (
-            "give the Windows wheel, or the installed folder, of the package that the message names"
-        )
         return (
             "a DLL is missing on Windows, and there is none among these files to look into",
             (),
-            cure,
+            (
+                "give the Windows wheel, or the installed folder, of the package that the message "
+                "names"
+            ),
         )
-    # PyTorch and ctypes name the DLL that they were loading; messages of others name none.
-    dll_match = re.search(r"([\w.-]+\.(?:dll|pyd))[\"']", match.string, re.IGNORECASE)
-    name = dll_match[1] if dll_match else ""
-    absent = bool(name) and not any(is_called(library.path, name) for library in files.libraries)
+    name = _named_dll(match)
     first, chains, reached = _chains(dlls, files.needs)
+    missing = _missing_needs(files.needs, reached)
+    if not missing:
+        return _nothing_missing(files, name)
+    culprits = []
+    for key in sorted(missing, key=lambda key: (key not in chains, key)):
+        culprits.append(_culprit(missing[key], chains.get(key, ())))
+    cures = [where_from(needs[0].name) for needs in list(missing.values())[:MAX_CULPRITS]]
+    cause = "Windows cannot find a DLL that is needed" + _detail(files, name, first, missing)
+    return cause, culprits, "; ".join(cures)
+
+
+def _own_dlls(files: Files) -> list[Library]:
+    """The DLLs of the package; VerificationFailedError where one is damaged."""
+    dlls = []
+    for library in files.libraries:
+        if library.format != "pe" or library.path.startswith(SHARED):
+            continue
+        if library.error:
+            raise VerificationFailedError(
+                f"{library.path}: {library.error}", hint="install or build it again"
+            )
+        dlls.append(library)
+    return dlls
+
+
+def _named_dll(match: re.Match[str]) -> str:
+    """The DLL that the message names: PyTorch and ctypes name the one that they were loading."""
+    dll_match = re.search(r"([\w.-]+\.(?:dll|pyd))[\"']", match.string, re.IGNORECASE)
+    return dll_match[1] if dll_match else ""
+
+
+def _is_there(files: Files, name: str) -> bool:
+    return any(is_called(library.path, name) for library in files.libraries)
+
+
+def _missing_needs(needs: Iterable[Need], reached: frozenset[str]) -> dict[str, list[Need]]:
+    """Needs that nothing meets, by the name of the DLL in lower case.
+
+    What is missing for a later call counts where nothing breaks the import.
+    """
+    on_loading: dict[str, list[Need]] = {}
     missing: dict[str, list[Need]] = {}
-    for need in files.needs:
+    for need in needs:
         if need.who in reached and need.answer in (Answer.MISSING, Answer.UNREACHABLE):
             missing.setdefault(need.name.lower(), []).append(need)
-    if not missing:
-        cause = "a DLL is missing, but none of those that these files need"
-        runtime = _first_of_runtime(files.needs)
-        if absent:
-            cause = f"{name}, which the message names, is not among these files"
-        elif runtime:
-            cause = (
-                f"these files bring all that they need but Microsoft's runtime, such as {runtime}, "
-                "which a fresh Windows does not have"
-            )
-        cure = (
-            "install the Microsoft Visual C++ Redistributable; pip install --force-reinstall "
-            "the package"
+            if need.when == "load":
+                on_loading[need.name.lower()] = missing[need.name.lower()]
+    return on_loading or missing
+
+
+def _nothing_missing(files: Files, name: str) -> Cause:
+    """The cause where these files bring each DLL that they need."""
+    cause = "a DLL is missing, but none of those that these files need"
+    runtime = _first_of_runtime(files.needs)
+    if name and not _is_there(files, name):
+        cause = f"{name}, which the message names, is not among these files"
+    elif runtime:
+        cause = (
+            f"these files bring all that they need but Microsoft's runtime, such as {runtime}, "
+            "which a fresh Windows does not have"
         )
-        return cause, (), cure
-    # What breaks the import comes first; what is missing for a later call counts where nothing else
-    # does.
-    loading = {
-        key: group for key, group in missing.items() if any(need.when == "load" for need in group)
-    } or missing
-    innocent = first and not any(need.who == first for group in loading.values() for need in group)
-    if first:
-        detail = (
-            f"; {first} is the first that "
-            f"fails{' (it is innocent: a bystander)' if innocent else ''}"
-        )
-    else:
-        detail = ""
+    cure = "install the Microsoft Visual C++ Redistributable; pip install --force-reinstall "
+    return cause, (), cure + "the package"
+
+
+def _detail(files: Files, name: str, first: str | None, missing: dict[str, list[Need]]) -> str:
+    """What is said of the first file that fails, and of the DLL that the message names."""
     if name and name.lower() not in missing and not (first and is_called(first, name)):
-        detail = (
-            f"; {name}, which the message names, is "
-            f"{'not among these files' if absent else 'there'}"
-        )
-    culprits = []
-    for key, group in sorted(loading.items(), key=lambda item: (item[0] not in chains, item[0])):
-        who = ", ".join(list(dict.fromkeys(need.who for need in group))[:3])
-        if len(chains.get(key, ())) > 2:
-            chain = f" (chain: {' -> '.join(chains[key])})"
-        else:
-            chain = ""
-        if group[0].by:
-            elsewhere = f"; there is one at {group[0].by}, where Windows does not look"
-        else:
-            elsewhere = ""
-        culprits.append(f"{group[0].name}, needed by {who}{chain}{elsewhere}")
-    cure = "; ".join(where_from(group[0].name) for group in list(loading.values())[:MAX_CULPRITS])
-    return f"Windows cannot find a DLL that is needed{detail}", culprits, cure
+        state = "there" if _is_there(files, name) else "not among these files"
+        return f"; {name}, which the message names, is {state}"
+    if first is None:
+        return ""
+    detail = f"; {first} is the first that fails"
+    if any(need.who == first for needs in missing.values() for need in needs):
+        return detail
+    return f"{detail} (it is innocent: a bystander)"
+
+
+def _culprit(needs: list[Need], chain: tuple[str, ...]) -> str:
+    """A missing DLL, which files need it, and how loading comes to it."""
+    who = ", ".join(list(dict.fromkeys(need.who for need in needs))[:3])
+    text = f"{needs[0].name}, needed by {who}"
+    if len(chain) > 2:
+        text += f" (chain: {' -> '.join(chain)})"
+    if needs[0].by:
+        text += f"; there is one at {needs[0].by}, where Windows does not look"
+    return text
 
 
 def _first_of_runtime(needs: Iterable[Need]) -> str:
@@ -181,30 +208,33 @@ def runtimes(files: Files, match: re.Match[str]) -> Cause:
     new enough.
     """
     dlls = [dll for dll in files.libraries if dll.format == "pe"]
-    mentioned = [
-        dll for dll in dlls if posixpath.basename(dll.path).lower() in match.string.lower()
-    ] or dlls
-    linked = [
-        dll
-        for dll in mentioned
-        if dll.linker and any(fits(name, ("msvcp140*",)) for name in dll.needed)
-    ]
-    newest = max(linked, key=lambda dll: tuple(map(int, str(dll.linker).split("."))), default=None)
-    openmp = [
-        dll.path
-        for dll in dlls
-        if re.search(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$", dll.path.lower())
-    ]
+    message = match.string.lower()
+    mentioned = [dll for dll in dlls if posixpath.basename(dll.path).lower() in message]
+    newest = _linked_by_newest(mentioned or dlls)
+    culprits = []
+    cure = ""
     if newest:
-        culprits = [f"{newest.path}: linked by Visual C++ {newest.linker}"]
-    else:
-        culprits = []
+        culprits.append(f"{newest.path}: linked by Visual C++ {newest.linker}")
+        minor = str(newest.linker).partition(".")[2]
+        cure = f"; the Redistributable must be of version 14.{minor} or newer"
+    openmp = [dll.path for dll in dlls if _OPENMP.search(dll.path.lower())]
     # One OpenMP runtime is usual; two in one process are a reason to fail.
     if len(openmp) > 1:
         culprits += [f"{path}: an OpenMP runtime" for path in openmp]
-    version = f"14.{str(newest.linker).partition('.')[2]}" if newest else ""
-    return (
-        "",
-        culprits,
-        f"; the Redistributable must be of version {version} or newer" if newest else "",
-    )
+    return "", culprits, cure
+
+
+def _linked_by_newest(dlls: Iterable[Library]) -> Library | None:
+    """The DLL with the newest linker, of those that need Visual C++'s library."""
+    newest = None
+    for dll in dlls:
+        needs_runtime = any(fits(name, ("msvcp140*",)) for name in dll.needed)
+        if not dll.linker or not needs_runtime:
+            continue
+        if newest is None or _version(dll) > _version(newest):
+            newest = dll
+    return newest
+
+
+def _version(dll: Library) -> tuple[int, ...]:
+    return tuple(map(int, str(dll.linker).split(".")))

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from farm import catalog
+from farm.base import text as cleaning
 from farm.base.errors import NotBuildableError, UsageError
 from farm.cli.main import main
 from farm.plan.compat.stack import Stack
@@ -229,6 +230,7 @@ def script(root, name, monkeypatch):
     """A script of a build, imported as it lies beside the others and the farm's own modules."""
     monkeypatch.syspath_prepend(str(root / "farm/base"))
     monkeypatch.syspath_prepend(str(root / "dockerfiles/scripts"))
+    monkeypatch.setitem(sys.modules, "text", cleaning)  # a copy of it lies there in a build
     spec = importlib.util.spec_from_file_location(name, root / f"dockerfiles/scripts/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -16,8 +16,8 @@ from farm.index.records import PREDICATE, parse_record
 from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
 from farm.policy.rules import Policy, Waiver
-from farm.run.inputs import BuildInputs
-from farm.run.journal import Request
+from farm.run.build_inputs import BuildInputs
+from farm.run.journal_records import Request
 from farm.run.publish_step import publish_wheel
 from farm.run.published import use_published
 from farm.run.resume import adopt_orphaned_run, find_published
