@@ -150,7 +150,16 @@ def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
 
 @lru_cache(maxsize=512)  # linkers put the same empty cubin into every library, a thousand times
 def unpack(data: bytes, size: int, *, zstd: bool) -> bytes | None:
-    """The `size` bytes that were compressed; None if these are no such data."""
+    """Unpack the code of an entry.
+
+    Args:
+        data: Its compressed bytes.
+        size: Bytes of the code.
+        zstd: It is compressed by Zstandard, else by LZ4.
+
+    Returns:
+        The code; None if these are no such data.
+    """
     return _unpack_zstd(data, size) if zstd else _unpack_lz4(data, size)
 
 

@@ -141,6 +141,7 @@ def same_version(left: str, right: str) -> bool:
 
 
 def same_name(left: str, right: str) -> bool:
+    """True if two names are of one project, however they are spelled."""
     return canonicalize_name(left) == canonicalize_name(right)
 
 

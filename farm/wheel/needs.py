@@ -322,7 +322,14 @@ def resolve_dlls(
     dependencies: Sequence[Library] = (),
     dll_folders: Collection[str] = (),
 ) -> list[Need]:
-    """`resolve` for DLLs and .pyd files."""
+    """Every need of DLLs and .pyd files, and who answers it.
+
+    Args:
+        libraries: Those of the wheel.
+        exclude: Name patterns (`fnmatch`) of libraries that may be missing.
+        dependencies: Those of the wheels that are installed beside it.
+        dll_folders: Folders in which the package's own code has Windows look, in lower case.
+    """
     loadable = [library for library in libraries if library.is_loadable]
     places: dict[tuple[str, str, str], str] = {}
     names: dict[tuple[str, str], str] = {}

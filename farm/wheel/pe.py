@@ -103,6 +103,7 @@ def read_pe(data: Buffer) -> Pe:
 
 
 def damaged(what: str) -> VerificationFailedError:
+    """The error for a file that is no sound PE file."""
     return VerificationFailedError(f"damaged PE file: {what}")
 
 

@@ -188,14 +188,15 @@ def _libs(package: Path) -> list[Path]:
 
 
 def no_library(name: str) -> Library:
+    """A file that has the name of a library, and is none."""
     return Library(path=name, sha256="", size=0, error="not a library, in spite of its name")
 
 
-# --- what is looked for in the files: the cause, the culprits, the cure. Where cause or cure is empty the table's own
-# words are right; a cure that begins with a semicolon follows them. None: the files have nothing to
-# do with it.
-
 Cause = tuple[str, Sequence[str], str] | None
+"""What the files say of a message: the cause, the culprits, the cure; None where they have nothing
+to do with it. Where cause or cure is empty, the table's own words are right; a cure that begins
+with a semicolon follows them.
+"""
 
 
 def given(match: re.Match[str]) -> str:
@@ -204,4 +205,5 @@ def given(match: re.Match[str]) -> str:
 
 
 def is_called(member: str, name: str) -> bool:
+    """True if a member has this file name; Windows' names do not tell cases apart."""
     return posixpath.basename(member).lower() == name.lower()

@@ -43,6 +43,7 @@ def undefined_symbol(files: Files, match: re.Match[str]) -> Cause:
 
 
 def missing_file(files: Files, match: re.Match[str]) -> Cause:
+    """A shared library that the loader does not find: which libraries need it, and where it is."""
     name = given(match).rpartition("/")[2]
     if not name:
         return None
