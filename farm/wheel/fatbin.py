@@ -139,7 +139,9 @@ def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
     # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
     (table,) = struct.unpack("<Q", cubin[40:48])
     (size, count) = struct.unpack("<HH", cubin[58:62])
-    for index in range(min(count, _MAX_SECTIONS) if size >= _SECTION.size else 0):
+    if size < _SECTION.size:
+        return
+    for index in range(min(count, _MAX_SECTIONS)):
         at = table + index * size
         if at + _SECTION.size > len(cubin):
             return

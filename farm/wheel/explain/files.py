@@ -135,12 +135,11 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
 
     libraries = tuple(read(file) for file in files if file.is_file())
     own_paths = {library.path for library in libraries}
-    ways = {
-        posixpath.join(place, name)
-        for library in libraries
-        for place in (search_folders(library) if library.format == "elf" else ())
-        for name in library.needed
-    }
+    ways: set[str] = set()
+    for library in libraries:
+        if library.format == "elf":
+            for place in search_folders(library):
+                ways.update(posixpath.join(place, name) for name in library.needed)
     neighbours = tuple(
         read(site / path) for path in sorted(ways - own_paths) if (site / path).is_file()
     )
@@ -180,7 +179,9 @@ def _libs(package: Path) -> list[Path]:
     """
     site = package.parent
     folders: set[str] = set()
-    for record in site.glob("*.dist-info/RECORD") if any(site.glob("*.libs")) else ():
+    if not any(site.glob("*.libs")):
+        return []
+    for record in site.glob("*.dist-info/RECORD"):
         text = record.read_text("utf-8", "replace")
         if re.search(rf'^"?{re.escape(package.name)}/', text, re.MULTILINE):
             folders.update(re.findall(r'^"?([^/"\n]+\.libs)/', text, re.MULTILINE))

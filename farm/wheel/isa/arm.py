@@ -45,7 +45,9 @@ def sweep_arm(
             if sys.byteorder == "big":
                 block.byteswap()
             verdicts = words.judge(set(block))
-            for index, word in enumerate(block if verdicts else ()):
+            if not verdicts:
+                continue
+            for index, word in enumerate(block):
                 if word not in verdicts:
                     continue
                 address = section.address + offset - start + WORD * index
