@@ -44,6 +44,10 @@ class ForeignObjectError(InfrastructureError):
     """An object in the index was not written by this farm."""
 
 
+class NewerObjectError(ForeignObjectError):
+    """An object in the index was written by a newer release of the farm."""
+
+
 class Model(BaseModel):
     """A model of stored data, checked when read; unknown keys are refused, since writing would lose
     them.
@@ -150,7 +154,7 @@ def check_schema(error: ValidationError, model: type[Model], key: str) -> None:
         key: Where the object is in the index.
 
     Raises:
-        ForeignObjectError: Its `schema` is a higher number.
+        NewerObjectError: Its `schema` is a higher number.
     """
     known = (
         model.model_fields["schema_version"].default
@@ -160,7 +164,7 @@ def check_schema(error: ValidationError, model: type[Model], key: str) -> None:
     for fault in error.errors():
         number = fault["input"]
         if fault["loc"] == ("schema",) and isinstance(number, int) and known and number > known:
-            raise ForeignObjectError(
+            raise NewerObjectError(
                 f"{key} was written by a newer release of the farm: schema {number}, this one "
                 f"reads up to {known}",
                 hint="nothing was changed; upgrade this farm (docs/how-to/upgrading.md)",
