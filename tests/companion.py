@@ -81,6 +81,24 @@ def add_companion(project: Path) -> None:
     path.write_text(yaml.safe_dump(data, sort_keys=False))
 
 
+def add_addon(project: Path) -> None:
+    """Adds a package that is built against the companion: the third of a chain."""
+    _package(
+        project,
+        "addon",
+        {"version": "0.5.0", "needs": ["torch", "companion"]},
+        before="import companion",
+        requires="companion==1.0.0+cpu.avx",
+        options=""", define_macros=[("AGAINST", '"%s"' % companion.__version__)]""",
+        against="AGAINST",
+        module="from addon._C import built_against\n",
+    )
+    path = project / "ci/matrix.yaml"
+    data = yaml.safe_load(path.read_text())
+    data["channels"][CHANNEL]["packages"].append("addon")
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
+
+
 def _package(project, name, recipe, *, against, module, before="", requires="", options=""):
     folder = project / "recipes" / name
     smoke = {"imports": [name]} | ({"script": "measured.py"} if name == "companion" else {})

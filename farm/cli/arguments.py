@@ -73,7 +73,9 @@ def _selectors(
         default=[] if several else None,
     )
     if several:
-        group.add_argument("--package", help="what to build (default: torch; with --all: each)")
+        text = "what to build (default: torch; with --all: each); several come from one channel, "
+        text += "those that others need first"
+        group.add_argument("--package", nargs="+", metavar="NAME", help=text)
     elif of_wheel:
         group.add_argument(
             "--package", help="what was built (default: as the wheel is named, else torch)"
@@ -579,8 +581,9 @@ def add_runners(parser: argparse.ArgumentParser) -> None:
 
 
 def add_clean(parser: argparse.ArgumentParser) -> None:
-    text = "remove only what is older than this: 30d, 12h, 4w (default: all)"
-    parser.add_argument("--older-than", type=_age, default=timedelta(0), metavar="AGE", help=text)
+    text = "remove only what is older than this: 30d, 12h, 4w (default: all; where nothing is said "
+    text += "of age or kind, `retention` of ci/farm.yaml)"
+    parser.add_argument("--older-than", type=_age, default=None, metavar="AGE", help=text)
     _flags(
         parser,
         {

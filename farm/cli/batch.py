@@ -3,25 +3,33 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.plan.file import Plan
 from farm.plan.recipe import recipe
-from farm.plan.settings import AskAbove
+from farm.plan.settings import AskAbove, Settings
+from farm.run.built_here import costs_here
+from farm.run.workspace import journal_path, open_journal
 
 COLUMNS = ("package", "version", "variant", "platform", "CPU hours", "disk", "state")
 
 
 @dataclass(frozen=True)
 class Build:
-    """One build of several; `standing` says what there is of it already."""
+    """One build of several.
+
+    `standing` says what there is of it already; `hours_here`: the CPU hours of the package's builds
+    here, where they were measured.
+    """
 
     plan: Plan
     standing: str
+    hours_here: float | None = None
 
     @property
     def to_do(self) -> bool:
@@ -30,9 +38,9 @@ class Build:
 
     @property
     def cpu_hours(self) -> float | None:
-        """The measured cost of the recipe; None: it was not measured."""
+        """The cost that was measured of the recipe, else here; None: neither was measured."""
         cost = recipe(self.plan.recipe).cost_for(self.plan.parsed_variant.sms)
-        return cost[1] if cost else None
+        return cost[1] if cost else self.hours_here
 
     @property
     def disk_gb(self) -> float:
@@ -47,7 +55,7 @@ class Build:
             self.plan.version,
             self.plan.variant,
             self.plan.platform,
-            "?" if hours is None else f"{hours:g}",
+            "?" if hours is None else f"{hours:.3g}",
             f"{self.disk_gb:g} GB",
             self.standing,
         )
@@ -68,6 +76,19 @@ class Build:
 
 PUBLISHED = "published"
 TO_BUILD = "to build"
+
+
+def hours_here(project: Path, settings: Settings, packages: Iterable[str]) -> dict[str, float]:
+    """Return the CPU hours that packages' builds took in this project, as far as it has any."""
+    if not journal_path(project, settings).is_file():  # asking makes no folder
+        return {}
+    hours = {}
+    with open_journal(project, settings) as journal:
+        for package in set(packages):
+            measured = costs_here(journal, package).cpu_hours
+            if measured is not None:
+                hours[package] = measured
+    return hours
 
 
 @dataclass(frozen=True)
@@ -96,7 +117,7 @@ class Batch:
             text += f" ({published} of {len(self.builds)} published already)"
         costs = []
         if unknown < len(to_do):
-            costs.append(f"about {self.cpu_hours:g} CPU hours")
+            costs.append(f"about {self.cpu_hours:.3g} CPU hours")
         if unknown:
             costs.append(f"{unknown} of unknown cost")
         if costs:

@@ -26,7 +26,7 @@ from farm.base.text import first_of, plain
 from farm.cli import show
 from farm.cli.advice import Advice, advice_for
 from farm.cli.arguments import AGAIN
-from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, confirm
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, confirm, hours_here
 from farm.cli.progress import watching
 from farm.cli.runs import POLL_S, explain_end, lines, say_what_goes_on, summary, wait_for_ends
 from farm.cli.selection import (
@@ -48,9 +48,10 @@ from farm.run import run as runs
 from farm.run.backends import check_engine, engine_for, engine_kind
 from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
-from farm.run.journal import Journal, Request, Run, Until
+from farm.run.journal import Journal
+from farm.run.journal_records import Request, Run, Until
 from farm.run.pip_commands import pip_request, public_url
-from farm.run.published import listed, use_published
+from farm.run.published import install_lines, listed, use_published
 from farm.run.resume import find_published
 from farm.run.run_state import state_of
 from farm.run.smoke import SmokeOptions, smoke
@@ -84,6 +85,7 @@ def run_submit(args: argparse.Namespace) -> int:
         ask_if_needless(args, plans)
     requests = []
     builds = []
+    hours = hours_here(project, settings, [plan.package for plan in plans]) if several else {}
     for plan in plans:
         on = engine_for(plan, args.on)
         # Only where something is to be published: with --no-publish the wheel itself is wanted.
@@ -95,9 +97,9 @@ def run_submit(args: argparse.Namespace) -> int:
                     args, use_published(workspace, plan, record, test=until == "smoke")
                 )
             if record is not None:
-                builds.append(Build(plan, PUBLISHED))
+                builds.append(Build(plan, PUBLISHED, hours.get(plan.package)))
                 continue
-        builds.append(Build(plan, TO_BUILD))
+        builds.append(Build(plan, TO_BUILD, hours.get(plan.package)))
         requests.append(
             (
                 plan,
@@ -111,7 +113,11 @@ def run_submit(args: argparse.Namespace) -> int:
     if not confirm(args, Batch(builds), settings.ask_above, f"{machines} ({on})"):
         show.note("farm: nothing was queued")
         return ExitCode.INTERRUPTED
-    return hand_over(args, workspace, requests, several=several)
+    code = hand_over(args, workspace, requests, several=several)
+    if not (code or args.detach or args.json or until == "verify"):
+        for line in install_lines(workspace, plans):
+            show.say(line)
+    return code
 
 
 def ask_if_needless(args: argparse.Namespace, plans: Sequence[Plan]) -> None:
@@ -184,7 +190,12 @@ def run_retry(args: argparse.Namespace) -> int:
         for old in old_runs
     ]
     several = len(args.run) != 1 or args.failed
-    return hand_over(args, workspace, requests, several=several)
+    code = hand_over(args, workspace, requests, several=several)
+    if not (code or args.detach or args.json):
+        published = [plan for plan, request in requests if request.publishes]
+        for line in install_lines(workspace, published):
+            show.say(line)
+    return code
 
 
 def run_dispatch(args: argparse.Namespace) -> int:

@@ -11,18 +11,21 @@ import contextlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from farm.base.errors import FarmError, UsageError
 from farm.base.project import LOCAL
+from farm.base.text import parse_age
 from farm.cli import show
 from farm.cli.selection import journal_of, workspace_of
-from farm.run.journal import EventKind, Journal
+from farm.plan.settings import Retention
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind
 from farm.run.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -64,19 +67,55 @@ class Leftover:
         )
 
 
+@dataclass(frozen=True)
+class Limits:
+    """The moments before which things of each kind go; None: they stay. See `Retention`."""
+
+    runs: datetime | None
+    caches: datetime | None
+    logs: datetime | None
+    unpublished: datetime | None
+    compiler_caches: datetime | None
+
+
+def limits_of(args: argparse.Namespace, retention: Retention | None) -> Limits:
+    """Return what goes: by the command line, else by `retention` of ci/farm.yaml."""
+    now = datetime.now(UTC)
+    switches = (args.unpublished, args.logs, args.compiler_caches)
+    if retention is not None and args.older_than is None and not any(switches):
+        return Limits(**{name: _before(now, age) for name, age in vars(retention).items()})
+    before = now - (args.older_than or timedelta(0))
+    return Limits(
+        runs=before,
+        caches=before,
+        logs=before if args.logs else None,
+        unpublished=before if args.unpublished else None,
+        compiler_caches=before if args.compiler_caches else None,
+    )
+
+
+def _before(now: datetime, age: str | None) -> datetime | None:
+    return now - parse_age(age) if age else None
+
+
+def is_due(moment: datetime, limit: datetime | None) -> bool:
+    """True if something that ended or changed at a moment goes."""
+    return limit is not None and moment <= limit
+
+
 def run_clean(args: argparse.Namespace) -> int:
     workspace = workspace_of(args)
-    before = datetime.now(UTC) - args.older_than
+    limits = limits_of(args, workspace.settings.retention)
     with journal_of(args) as journal:
-        paths = sorted(leftovers(workspace, journal, before, args))
+        paths = sorted(leftovers(workspace, journal, limits))
         engines = [
             (
                 client,
-                in_docker(name, client, before, workspace, journal, caches=args.compiler_caches),
+                in_docker(name, client, limits, workspace, journal),
             )
             for name, client in engines_of(workspace)
         ]
-        shared = in_slurm(before, workspace, journal, caches=args.compiler_caches)
+        shared = in_slurm(limits, workspace, journal)
     rows = [(str(path), size_of(path)) for path in paths]
     rows += [
         (str(leftover), leftover.size)
@@ -108,9 +147,9 @@ def run_clean(args: argparse.Namespace) -> int:
         )
         return 0
     kept_caches = {
-        "unpublished wheels (--unpublished)": args.unpublished,
-        "logs of failures (--logs)": args.logs,
-        "compiler caches (--compiler-caches)": args.compiler_caches,
+        "unpublished wheels (--unpublished)": limits.unpublished,
+        "logs of failures (--logs)": limits.logs,
+        "compiler caches (--compiler-caches)": limits.compiler_caches,
     }
     names = ", ".join(["the index", *(name for name, goes in kept_caches.items() if not goes)])
     verb = "removed" if removes else "would be removed"
@@ -118,28 +157,22 @@ def run_clean(args: argparse.Namespace) -> int:
     return 0
 
 
-def leftovers(
-    workspace: Workspace, journal: Journal | None, before: datetime, args: argparse.Namespace
-) -> Iterator[Path]:
+def leftovers(workspace: Workspace, journal: Journal | None, limits: Limits) -> Iterator[Path]:
     """Folders of runs that ended before, and caches and build trees that nothing changed since."""
     artifacts = workspace.artifacts
     open_ids = {run.id for run in journal.open_runs()} if journal else set()
     for folder in (artifacts / "runs").glob("*"):
-        if folder.name not in open_ids and modification_time(folder) <= before:
-            yield from _of_run(folder, journal, unpublished=args.unpublished, logs=args.logs)
-    # A run that is under way uses the caches.
-    for entry in (
-        (entry for cache in CACHES for entry in (artifacts / cache).glob("*"))
-        if not open_ids
-        else ()
-    ):
-        stays = _is_compiler_cache(entry) and not args.compiler_caches
-        if (
-            not stays
-            and modification_time(entry) <= before
-            and not _holds_index(entry, workspace.index_url)
-        ):
-            yield entry
+        if folder.name not in open_ids:
+            yield from _of_run(folder, journal, limits)
+    if open_ids:  # a run that is under way uses the caches
+        return
+    for cache in CACHES:
+        for entry in (artifacts / cache).glob("*"):
+            limit = limits.compiler_caches if _is_compiler_cache(entry) else limits.caches
+            if is_due(modification_time(entry), limit) and not _holds_index(
+                entry, workspace.index_url
+            ):
+                yield entry
 
 
 def _is_compiler_cache(entry: Path) -> bool:
@@ -155,10 +188,9 @@ def _is_compiler_cache(entry: Path) -> bool:
     )
 
 
-def _of_run(
-    folder: Path, journal: Journal | None, *, unpublished: bool, logs: bool
-) -> Iterator[Path]:
+def _of_run(folder: Path, journal: Journal | None, limits: Limits) -> Iterator[Path]:
     """The folder of an ended run, or the parts of it that can go."""
+    ended = modification_time(folder)
     failed = True
     published = False
     with contextlib.suppress(UsageError):  # a run that is not in the journal
@@ -169,21 +201,23 @@ def _of_run(
             published = any(
                 step["name"] == "publish" and step["outcome"] == "done" for step in steps
             )
-    kept_files = {
-        path
-        for path in folder.glob("*")
-        if failed and not logs and path.suffix in LOGS and path.is_file()
-    }
-    if not (published or unpublished):
+            if run.finished:  # an earlier clean has changed the folder since
+                ended = min(ended, datetime.fromisoformat(run.finished))
+    if not is_due(ended, limits.runs):
+        return
+    kept_paths = set()
+    if failed and not is_due(ended, limits.logs):
+        kept_paths |= {path for path in folder.glob("*") if path.suffix in LOGS and path.is_file()}
+    if not published and not is_due(ended, limits.unpublished):
         wheels = [
             folder / name for name in ("repaired", "built") if any((folder / name).rglob("*.whl"))
         ]
-        kept_files |= (
-            {*wheels} if failed else {*wheels[:1]}
-        )  # `farm retry` goes on from the one that was built
-    yield from (
-        (path for path in folder.glob("*") if path not in kept_files) if kept_files else (folder,)
-    )
+        # `farm retry` goes on from the one that was built.
+        kept_paths |= set(wheels if failed else wheels[:1])
+    if not kept_paths:
+        yield folder
+        return
+    yield from (path for path in folder.glob("*") if path not in kept_paths)
 
 
 def _holds_index(entry: Path, index: str) -> bool:
@@ -224,11 +258,9 @@ def engines_of(workspace: Workspace) -> "Iterator[tuple[str, docker.DockerClient
 def in_docker(
     name: str,
     client: "docker.DockerClient",
-    before: datetime,
+    limits: Limits,
     workspace: Workspace,
     journal: Journal | None,
-    *,
-    caches: bool,
 ) -> list[Leftover]:
     """Leftovers of ended runs on one engine: containers, then images and volumes that nothing else
     uses.
@@ -243,7 +275,7 @@ def in_docker(
         for container in containers
         if container.labels.get("farm.run") in ended
         and container.status not in ("running", "paused", "restarting")
-        and datetime.fromisoformat(container.attrs["Created"]) <= before
+        and is_due(datetime.fromisoformat(container.attrs["Created"]), limits.runs)
     ]
     unused = [Leftover(name, "container", str(container.short_id)) for container in old]
     # An image is used by name before there is a container of it, so none is touched while a run is
@@ -260,7 +292,7 @@ def in_docker(
         if (
             is_ours
             and image["Id"] not in used
-            and datetime.fromtimestamp(image["Created"], UTC) <= before
+            and is_due(datetime.fromtimestamp(image["Created"], UTC), limits.caches)
         ):
             tags = image["RepoTags"] or []
             unused += [
@@ -273,17 +305,17 @@ def in_docker(
         for container in other_containers
         for mount in container.attrs.get("Mounts", ())
     }
-    volume_pattern = volumes_of(workspace, journal, caches=caches)
+    volumes = volumes_of(workspace, journal, limits)
     for volume in client.volumes.list():
-        free = re.fullmatch(volume_pattern, volume.name) and volume.name not in mounted
-        if free and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before:
+        limit = volume_limit(volumes, volume.name)
+        if volume.name not in mounted and is_due(
+            datetime.fromisoformat(volume.attrs["CreatedAt"]), limit
+        ):
             unused.append(Leftover(name, "volume", volume.name))
     return unused
 
 
-def in_slurm(
-    before: datetime, workspace: Workspace, journal: Journal | None, *, caches: bool
-) -> list[Leftover]:
+def in_slurm(limits: Limits, workspace: Workspace, journal: Journal | None) -> list[Leftover]:
     """Leftovers in the folder that a cluster shares: jobs of ended runs; the rest where no run is
     open.
     """
@@ -296,15 +328,18 @@ def in_slurm(
         return []
     ended = journal.handles()
     free = not journal.open_runs()
-    volumes = volumes_of(workspace, journal, caches=caches)
+    volumes = volumes_of(workspace, journal, limits)
     unused = []
     for folder in folders:
         kind, _, name = folder.path.partition("/")
-        if kind == "toolchains":
-            is_ours = folder.project == workspace.id
-        else:
-            is_ours = re.fullmatch(volumes, name) is not None
-        if (name in ended if kind == "jobs" else free and is_ours) and folder.changed <= before:
+        limit = None
+        if kind == "jobs":
+            limit = limits.runs if name in ended else None
+        elif free and kind == "toolchains":
+            limit = limits.caches if folder.project == workspace.id else None
+        elif free:
+            limit = volume_limit(volumes, name)
+        if is_due(folder.changed, limit):
             unused.append(Leftover("slurm", "folder", folder.path, folder.size))
     return unused
 
@@ -318,16 +353,29 @@ def _slurm(workspace: Workspace) -> "SlurmEngine":
     return engine
 
 
-def volumes_of(workspace: Workspace, journal: Journal | None, *, caches: bool) -> str:
-    """A pattern for the names of build trees, with `caches` for compiler caches as well."""
+def volumes_of(
+    workspace: Workspace, journal: Journal | None, limits: Limits
+) -> dict[str, datetime | None]:
+    """Patterns for the names of this project's build trees and compiler caches, with the limit of
+    each.
+    """
     from farm.run.build_job import CACHES as COMPILER_CACHES
     from farm.run.build_job import tree_volume
 
+    volumes = {f"{COMPILER_CACHES}{workspace.id}-.*": limits.compiler_caches}
     if journal:
-        names = [tree_volume(digest) for digest in journal.plan_digests()]
-    else:
-        names = []
-    return "|".join([*names, *([f"{COMPILER_CACHES}{workspace.id}-.*"] if caches else [])])
+        trees = [tree_volume(digest) for digest in journal.plan_digests()]
+        if trees:
+            volumes["|".join(trees)] = limits.caches
+    return volumes
+
+
+def volume_limit(volumes: Mapping[str, datetime | None], name: str) -> datetime | None:
+    """Return the limit of a volume; None: it is not this project's, or stays."""
+    for pattern, limit in volumes.items():
+        if re.fullmatch(pattern, name):
+            return limit
+    return None
 
 
 def remove_from_docker(client: "docker.DockerClient", found: Sequence[Leftover]) -> None:

@@ -98,7 +98,7 @@ def run_publish(args: argparse.Namespace) -> int:
 def _verified(args: argparse.Namespace) -> int:
     from farm.cli.progress import watching
     from farm.cli.wheels import waivers_of
-    from farm.run.inputs import BuildInputs, read_inputs
+    from farm.run.build_inputs import BuildInputs, read_inputs
     from farm.run.pip_commands import pip_line, pip_request
     from farm.run.publish_step import publish_wheel
     from farm.run.verify_step import refusal, summary

@@ -3,7 +3,7 @@
 import argparse
 import platform as system
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from farm import catalog
@@ -12,7 +12,7 @@ from farm.base.text import duration
 from farm.catalog.gpus import is_integrated
 from farm.cli import show
 from farm.cli.advice import Advice, advice_for
-from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build
+from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, hours_here
 from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
@@ -21,6 +21,7 @@ from farm.plan.compat import official
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
+from farm.plan.package_set import makers_first
 from farm.plan.platforms.base import platform
 from farm.plan.recipe import Recipe, recipe
 from farm.plan.recommend import Machine, buildable_here
@@ -79,6 +80,9 @@ def report_of(project: Path, settings: Settings, request: BuildRequest) -> PlanR
     plan = resolve(project, request)
     evidence = load_evidence(project)
     tests = [(label, f"{text} ({source})") for label, text, source in evidence.rows(plan)]
+    done_here = _done_here(project, settings, plan)
+    if not evidence.of(plan) and any(label == "tested here" for label, _ in done_here):
+        tests = []  # that nothing ran to its end is true of what comes with the farm alone
     warnings = [(reason.severity, reason.text) for reason in check_request(project, request).rules]
     choices = _choices(plan)
     return PlanReport(
@@ -89,7 +93,8 @@ def report_of(project: Path, settings: Settings, request: BuildRequest) -> PlanR
             *feature_rows(plan.features, plan.without),
             *_same_without_a_gpu(plan),
             *_cost(plan),
-            *_done_here(project, settings, plan),
+            *done_here,
+            *_tested_in_the_index(project, settings, plan),
             *_on_slurm(settings, plan),
             *tests,
             *warnings,
@@ -244,7 +249,11 @@ def _run_plans(
         plan = resolve(project, selectors_of(words, project, settings))
         published = find_published(workspace, plan) is not None
         builds[plan.digest] = Build(plan, PUBLISHED if published else TO_BUILD)
-    batch = Batch(list(builds.values()))
+    plans = makers_first([build.plan for build in builds.values()])
+    hours = hours_here(project, settings, [plan.package for plan in plans])
+    batch = Batch(
+        [replace(builds[plan.digest], hours_here=hours.get(plan.package)) for plan in plans]
+    )
     if args.json:
         show.json_document(batch.to_json())
     else:
@@ -260,6 +269,26 @@ def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
         return []
     with open_journal(project, settings) as journal:
         return list(rows(journal, plan.digest, plan.package))
+
+
+def _tested_in_the_index(project: Path, settings: Settings, plan: Plan) -> Iterator[Line]:
+    """The smoke tests that the project's index keeps of the wheel of this very plan."""
+    from farm.index.backends import open_store
+    from farm.run.published import published_wheel
+    from farm.site.smoke_reports import kept_tests, newest
+
+    workspace = Workspace(project, settings, Watcher())
+    try:
+        record = published_wheel(workspace, plan)
+        if record is None:
+            return
+        store = open_store(workspace.index_url)
+        tests = kept_tests(store, {record.filename: record.sha256}, by_wheel=True)
+    except FarmError as error:
+        yield "index", f"not asked for tests of the wheel: {error}"
+        return
+    for test in newest(tests.get(record.filename, ())):
+        yield "in the index", f"tested on {test.where}, {test.date}: {test.outcome}"
 
 
 def _on_slurm(settings: Settings, plan: Plan) -> Iterator[Line]:
@@ -336,7 +365,7 @@ def _needed_before(project: Path, settings: Settings, plan: Plan) -> Iterator[tu
     )
     if not plan.needs:
         return
-    from farm.run.inputs import standing
+    from farm.run.needs import standing
 
     try:
         for need, missing in standing(settings.index_at(project), plan, project):

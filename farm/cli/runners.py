@@ -14,7 +14,7 @@ from farm.cli.selection import journal_of
 from farm.plan.settings import Github, github_if_any, load_github, load_runners
 
 if TYPE_CHECKING:
-    from farm.engines.github import GithubApi
+    from farm.engines.github_api import GithubApi
 
 
 def run_runners(args: argparse.Namespace) -> int:
@@ -68,14 +68,14 @@ def run_runners(args: argparse.Namespace) -> int:
 
 
 def _connect(github: Github) -> "GithubApi":
-    from farm.engines.github import connect
+    from farm.engines.github_api import connect
 
     return connect(github.api_url, github.repository, os.environ)
 
 
 def _unsafe(github: Github) -> list[str]:
     """The settings at GitHub that are missing; where they cannot be read, that."""
-    from farm.engines.github import missing_settings
+    from farm.engines.github_settings import missing_settings
 
     try:
         with contextlib.closing(_connect(github)) as api:

@@ -17,7 +17,8 @@ from farm.base.project import LOCAL
 from farm.base.text import duration, log_line, plain
 from farm.cli import show
 from farm.cli.selection import journal_of, journal_with_a_run, runs_of, workspace_of
-from farm.run.journal import EventKind, Journal, Run
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind, Run
 from farm.run.run_state import WINDOW, Phase, RunState, progress, state_of
 from farm.run.set_aside import set_aside
 

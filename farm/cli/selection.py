@@ -16,12 +16,14 @@ from farm.cli import show
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.options import FILE, Choice, from_arguments, from_environment, from_file
+from farm.plan.package_set import channel_of_set, makers_first
 from farm.plan.recipe import use_project
 from farm.plan.request import BuildRequest
 from farm.plan.resolve import resolve
 from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
-from farm.run.journal import Journal, Run
+from farm.run.journal import Journal
+from farm.run.journal_records import Run
 from farm.run.run_state import Phase, state_of
 from farm.run.workspace import Watcher, Workspace
 from farm.wheel.metadata import parse_wheel_name
@@ -121,12 +123,12 @@ def plans_of(args: argparse.Namespace) -> tuple[Path, Settings, list[Plan]]:
         plan = resolve(project, selectors_of(build, project, settings))
         plans.setdefault(plan.digest, plan)
     if not plans:
-        request = f"{args.package or 'anything'} for {args.platform}"
+        request = f"{', '.join(args.package or ['anything'])} for {args.platform}"
         raise UsageError(
             f"channel {args.channel} builds nothing of {request}",
             hint="`farm matrix` lists the builds",
         )
-    return project, settings, list(plans.values())
+    return project, settings, makers_first(list(plans.values()))
 
 
 def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Namespace]:
@@ -139,7 +141,8 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
                 "--all takes every build of a channel", hint="farm submit --channel NAME --all"
             )
         for build in load_matrix(project).builds(args.channel):
-            if args.package in (None, build.package) and args.platform == build.platform:
+            is_selected = args.package is None or build.package in args.package
+            if is_selected and args.platform == build.platform:
                 selection = {"variant": str(build.variant), "package": build.package}
                 yield argparse.Namespace(**{**vars(args), **selection})
         return
@@ -151,11 +154,24 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
     for word in args.variant:
         names = _matching(word, args, project) if WILD & set(word) else [word]
         for name in names:
-            yield argparse.Namespace(**{**vars(args), "variant": name})
+            yield from _packages_of(argparse.Namespace(**{**vars(args), "variant": name}), project)
+
+
+def _packages_of(args: argparse.Namespace, project: Path) -> Iterator[argparse.Namespace]:
+    """The arguments for each package of one variant; several get one channel."""
+    packages = list(dict.fromkeys(args.package or ()))
+    if len(packages) < 2:
+        yield argparse.Namespace(**{**vars(args), "package": packages[0] if packages else None})
+        return
+    settings = load_settings(project)
+    first = argparse.Namespace(**{**vars(args), "package": packages[0]})
+    channel = channel_of_set(project, selectors_of(first, project, settings), packages)
+    for package in packages:
+        yield argparse.Namespace(**{**vars(args), "package": package, "channel": channel})
 
 
 def _matching(pattern: str, args: argparse.Namespace, project: Path) -> list[str]:
-    package = args.package or "torch"
+    package = args.package[0] if args.package else "torch"
     builds = load_matrix(project).builds(args.channel)
     names = (
         str(build.variant)

@@ -54,6 +54,10 @@ LOOK_PAUSE_S = 6.0
 """A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job
 goes on.
 """
+SESSIONS = 6
+"""Sessions on the login node at a time: OpenSSH refuses some of more than ten that begin together
+(sshd_config(5), MaxStartups).
+"""
 GATHER_S = 1.0  # how long a job waits for another that goes out with it
 MAX_ARRAY = 1000  # tasks of one array; Slurm's own default for MaxArraySize is 1001
 ALL_CPUS = 1 << 16
@@ -254,6 +258,7 @@ class SlurmEngine:
         self._limit_lines: tuple[float, list[str]] = (float("-inf"), [])
         self._waiting: list[tuple[list[str], str, Future[None]]] = []
         self._sending = threading.Lock()
+        self._sessions = threading.Semaphore(SESSIONS)
 
     # --- the login node
 
@@ -273,13 +278,14 @@ class SlurmEngine:
         """Return the output of a script on the login node."""
         stdin_stream = stdin or subprocess.DEVNULL
         try:
-            done = subprocess.run(
-                self._command(script, *arguments),
-                stdin=stdin_stream,
-                capture_output=True,
-                check=False,
-                timeout=timeout_s,
-            )
+            with self._sessions:
+                done = subprocess.run(
+                    self._command(script, *arguments),
+                    stdin=stdin_stream,
+                    capture_output=True,
+                    check=False,
+                    timeout=timeout_s,
+                )
         except subprocess.TimeoutExpired as error:
             raise InfrastructureError(
                 f"{self._where} does not answer within {timeout_s:.0f} s", hint="try squeue there"

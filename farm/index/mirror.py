@@ -101,7 +101,7 @@ def _read_pages(source: Store) -> dict[str, bytes]:
         for key in (f"whl/{group}/simple/index.html", f"whl/{group}/v1-json/index.json")
     ]
     _read_into(read, source, lists)
-    # Listed after the lists were read, so that all projects that they name are found.
+    # RepositoryRunner after the lists were read, so that all projects that they name are found.
     page_keys = {key for key in source.list("") if is_mutable(key)} - read.keys()
     places = {place for key in page_keys if (place := json_page_of(key)) is not None}
     json_keys = [json_key(*place) for place in sorted(places)]

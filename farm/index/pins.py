@@ -82,26 +82,39 @@ def pins_of(read: Read, group: str, filename: str) -> Pins | None:
     )
 
 
-def install_words(read: Read, root: str, group: str, filename: str) -> tuple[str, ...]:
-    """The arguments of `pip install` or `uv pip install` for a wheel.
+def install_words(read: Read, root: str, group: str, *filenames: str) -> tuple[str, ...]:
+    """The arguments of `pip install` or `uv pip install` for wheels of one group.
 
     Args:
         read: gives the objects of the index.
         root: the address of the index, as the user's installer reads it.
         group: the variant group.
-        filename: the wheel.
+        filenames: the wheels.
 
     Returns:
         The address of each wheel of the group that is needed, with its sha256. Where none of the
         group meets a requirement, that of another version: the installer then refuses it, and takes
-        none of another index. Where the group does not list the wheel, a requirement and the group
-        as the index.
+        none of another index. Where the group does not list a wheel, requirements and the group as
+        the index.
     """
-    pins = pins_of(read, group, filename)
-    if pins is None:
-        name, version, _, _ = parse_wheel_filename(filename)
-        return (f"{name}=={version}", "--index-url", f"{root}{simple_root(group)}")
-    return tuple(address(root, file) for file in (*pins.wheels, *pins.others))
+    pins = []
+    for filename in filenames:
+        pin = pins_of(read, group, filename)
+        if pin is None:
+            return (*map(_requirement, filenames), "--index-url", f"{root}{simple_root(group)}")
+        pins.append(pin)
+    files = {}
+    # The wheels themselves first, then what they need.
+    for pin in pins:
+        files[pin.wheels[0].filename] = pin.wheels[0]
+    for pin in pins:
+        files |= {file.filename: file for file in (*pin.wheels, *pin.others)}
+    return tuple(address(root, file) for file in files.values())
+
+
+def _requirement(filename: str) -> str:
+    name, version, _, _ = parse_wheel_filename(filename)
+    return f"{name}=={version}"
 
 
 def address(root: str, file: File) -> str:

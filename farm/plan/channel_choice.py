@@ -14,8 +14,9 @@ from typing import Any
 
 from farm.base.errors import UsageError
 from farm.catalog import number
+from farm.plan.channel import Channel
 from farm.plan.evidence import load_evidence
-from farm.plan.matrix import Channel, load_matrix
+from farm.plan.matrix import load_matrix
 from farm.plan.request import (
     BuildRequest,
     ResolvedRequest,
@@ -156,6 +157,14 @@ def _can_be_planned(
         return False
 
 
+def channels_in_order(project: Path, request: BuildRequest) -> list[str]:
+    """Return the channels that can build a request, the best one first."""
+    first = _try(project, request, None)
+    results = (first, *_others(project, request, None, first))
+    able = [result for result in results if result.verdict.complete]
+    return [result.channel.name for result in _in_order(project, request, able)]
+
+
 def _is_followed_by_a_plan(
     project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, text: str
 ) -> bool:
@@ -173,7 +182,16 @@ def _is_followed_by_a_plan(
 
 
 def _preferred(project: Path, request: BuildRequest, able: list[ChannelResult]) -> ChannelResult:
-    """The first of the channels that can build a request, in the order of this module's text."""
+    """The first of the channels that can build a request."""
+    return _in_order(project, request, able)[0]
+
+
+def _in_order(
+    project: Path, request: BuildRequest, able: list[ChannelResult]
+) -> list[ChannelResult]:
+    """The channels that can build a request, in the order of this module's text."""
+    if not able:
+        return []
     matrix = load_matrix(project)
     places = {name: place for place, name in enumerate(matrix.channels)}
     project_channels = set(matrix.own())
@@ -201,4 +219,4 @@ def _preferred(project: Path, request: BuildRequest, able: list[ChannelResult]) 
             places[channel.name],
         )
 
-    return min(able, key=rank)
+    return sorted(able, key=rank)

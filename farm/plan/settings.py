@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from farm import catalog
 from farm.base import resources
 from farm.base.errors import UsageError
+from farm.base.text import parse_age
 from farm.base.yamlfile import Model, load, pattern, read_bounded, word_of
 from farm.catalog import gpus
 from farm.plan.options import OPTIONS
@@ -102,6 +103,32 @@ class AskAbove(Model):
     cpu_hours: float = Field(default=50.0, ge=0)
 
 
+def _age(text: str) -> str:
+    try:
+        parse_age(text)
+    except ValueError as error:
+        raise PydanticCustomError("age", "{problem}", {"problem": str(error)}) from error
+    return text
+
+
+Age = Annotated[str, AfterValidator(_age)]
+
+
+class Retention(Model):
+    """How old what `farm clean` removes must be: `12h`, `90d` or `12w`; null: it stays.
+
+    `runs` are the folders of runs that ended and their containers, without what the others name;
+    `caches` are sources, packed toolchains, images and build trees; `logs` are those of runs that
+    failed; `unpublished` are wheels that are in no index.
+    """
+
+    runs: Age | None = None
+    caches: Age | None = None
+    logs: Age | None = None
+    unpublished: Age | None = None
+    compiler_caches: Age | None = None
+
+
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3://
     URL.
@@ -114,7 +141,8 @@ class Settings(Model):
     its file name, and checked like any other. Images take a URL alone. `ask_above`: how many builds
     and CPU hours one command queues without `--yes` where there is no terminal to ask in.
     `notify`: a command, as a list of words, that is started when a run ends and reads what became
-    of it as JSON.
+    of it as JSON. `retention`: the ages from which `farm clean` removes what it finds, where its
+    command line says nothing of age or kind.
     """
 
     artifacts: str = "artifacts"
@@ -133,6 +161,7 @@ class Settings(Model):
     grace_s: int = Field(default=600, ge=0)
     ask_above: AskAbove = AskAbove()
     notify: list[Annotated[str, Field(min_length=1, max_length=1000)]] = []
+    retention: Retention | None = None
 
     def index_at(self, project: Path) -> str:
         """The index: a URL, or a folder of the project."""
@@ -288,10 +317,15 @@ class Github(Model):
         return list(dict.fromkeys(words))
 
 
+MAX_RUNNERS = 1000  # each is asked, and compared with every build of the matrix
+
+
 class Runners(Model):
     """`ci/runners.yaml`."""
 
-    runners: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")], Runner]
+    runners: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")], Runner] = (
+        Field(max_length=MAX_RUNNERS)
+    )
     github: Github | None = None
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from platform import machine
 
@@ -17,8 +18,9 @@ from farm.base.errors import FarmError, NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine, connect, machine_of, system_of
-from farm.engines.github import GithubApi, GithubEngine, Listed
-from farm.engines.github import connect as connect_github
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi, RepositoryRunner
+from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.slurm import SlurmEngine
 from farm.engines.swarm import Exchange, SwarmEngine
@@ -68,6 +70,8 @@ def _driver_against(stack: Stack, card: Card) -> list[str]:
     return [f"{reason.text}: {reason.fact}" for reason in rules if reason.severity == "error"]
 
 
+ASKED_AT_ONCE = 32
+"""Docker machines that are asked at a time."""
 SLACK = 0.95  # a machine reports a little less memory than it was sold with: the kernel keeps some
 
 
@@ -90,7 +94,7 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
     """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds
     its error.
     """
-    github_runners: dict[str, Listed] | str = {}
+    github_runners: dict[str, RepositoryRunner] | str = {}
     if any(runner.by_labels for runner in runners.values()):
         try:
             with contextlib.closing(github()) as api:
@@ -99,10 +103,15 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
                 }
         except FarmError as error:
             github_runners = f"{error}" + (f" ({error.hint})" if error.hint else "")
+    by_docker = {name: runner for name, runner in runners.items() if not runner.by_labels}
+    # At once: a machine that takes connections and answers nothing costs half a minute.
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        reports = pool.map(_reported_by_docker, by_docker.values())
+        answers = dict(zip(by_docker, reports, strict=True))
     reported = {}
-    for name, runner in runners.items():
-        if not runner.by_labels:
-            reported[name] = _reported_by_docker(runner)
+    for name in runners:
+        if name in answers:
+            reported[name] = answers[name]
         elif isinstance(github_runners, str):
             reported[name] = Reported(online=False, why=github_runners)
         else:
@@ -132,7 +141,7 @@ def _reported_by_docker(runner: Runner) -> Reported:
     )
 
 
-def listed_as(name: str, found: Listed | None) -> Reported:
+def listed_as(name: str, found: RepositoryRunner | None) -> Reported:
     """The entry called `name` in GitHub's list of runners; None: there is none."""
     if found is None:
         return Reported(online=False, why=f"the repository has no runner called {name}")

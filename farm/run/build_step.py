@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from farm.base.errors import (
@@ -24,9 +25,11 @@ from farm.engines.base import FINAL, Cause, Engine, Observation, State
 from farm.engines.transfer import LocalDiskError
 from farm.plan.platforms.base import platform
 from farm.run import bundle
+from farm.run.build_inputs import refuse_notes
 from farm.run.build_job import (
     cache_volume,
     container_cache,
+    cpu_seconds,
     follow,
     judge,
     kept,
@@ -34,10 +37,12 @@ from farm.run.build_job import (
     the_wheel,
     tree_volume,
 )
-from farm.run.inputs import fetch_all, gathered, refuse_notes
-from farm.run.journal import Attempt, EventKind, Job, Result
+from farm.run.cancellable import CancelledError
+from farm.run.job_inputs import Inputs, gathered
+from farm.run.journal_records import Attempt, EventKind, Job, Result
 from farm.run.resume import BuildState, Stage
-from farm.run.run_context import CancelledError, RunContext
+from farm.run.run_context import RunContext
+from farm.run.sources import fetch_all
 from farm.run.workspace import Step
 
 COLLECT_TRIES = 4
@@ -254,7 +259,9 @@ class BuildStep:
         cache = workspace.artifacts / "sources"
         mirror = workspace.settings.debian_mirror
         with self.context.outcomes.timed("fetch", workspace.watcher) as step:
-            files = fetch_all(plan, cache, mirror=mirror, line=workspace.watcher.line)
+            line = workspace.watcher.line
+            fetch = partial(fetch_all, plan, cache, mirror=mirror, line=line)
+            files = self.context.cancellable(fetch)
             size = sum(file.stat().st_size for file in files)
             step.result = (
                 f"{len(files)} file{'s' * (len(files) > 1)}, {megabytes(size)}; hashes match"
@@ -304,7 +311,7 @@ class BuildStep:
         plan = run.plan
         with self._preparation_counts(self._job, attempt):
             capacity = engine.capacity()
-        with gathered(run.workspace, plan, engine, run.folder) as inputs:
+        with self._gathered(engine) as inputs:
             labels = {
                 "farm.run": run.run.id,
                 "farm.kind": "build",
@@ -356,6 +363,20 @@ class BuildStep:
         if run.journal.happened(run.run.id, EventKind.CANCEL):
             engine.cancel(handle)
         return handle
+
+    @contextlib.contextmanager
+    def _gathered(self, engine: Engine) -> Iterator[Inputs]:
+        """The inputs of the build; a cancel does not wait until they are here."""
+        run = self.context
+
+        def gather() -> tuple[contextlib.ExitStack, Inputs]:
+            stack = contextlib.ExitStack()
+            inputs = gathered(run.preparing, run.plan, engine, run.folder)
+            return stack, stack.enter_context(inputs)
+
+        stack, inputs = run.cancellable(gather, lambda made: made[0].close())
+        with stack:
+            yield inputs
 
     @contextlib.contextmanager
     def _cancel_on_interrupt(self, engine: Engine, attempt: Attempt) -> Iterator[None]:
@@ -458,6 +479,11 @@ class BuildStep:
             # By a person, at the engine: the farm's own time limit comes before GitHub's.
             run.journal.event(run.run.id, EventKind.CANCEL)
             raise CancelledError(str(observed.text), hint="`farm retry` starts it again")
+        seconds = cpu_seconds(run.folder / "build.log")
+        if seconds is not None:
+            run.journal.event(
+                run.run.id, EventKind.CPU_TIME, None, attempt.id, seconds=round(seconds, 1)
+            )
         if observed.cause is Cause.SITE_LIMIT and self._made_progress(attempt):
             raise SiteLimitError(f"the build was {observed.text}")
         judge(observed, run.folder / "build.log", run.plan.platform)

@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -27,11 +27,19 @@ from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.engines.host import CARRIED
 from farm.plan.file import Plan, Sha256
+from farm.plan.recipe import recipe
 from farm.plan.render import EPOCH
 from farm.run.backends import check_engine, open_backend
 from farm.run.build_job import TREE, the_wheel, tree_volume
-from farm.run.inputs import fetch_needs, gather
-from farm.run.toolchain import pack_toolchain, run_to_end, toolchain, write_context
+from farm.run.needs import fetch_needs
+from farm.run.sources import gather
+from farm.run.toolchain import (
+    pack_toolchain,
+    run_to_end,
+    toolchain,
+    unpacked_size,
+    write_context,
+)
 from farm.run.workspace import Outcomes, Workspace
 
 PART_BYTES = 56 << 20
@@ -43,6 +51,7 @@ def write_bundle(
     *,
     dest: Path,
     tree: Path,
+    tree_bytes: int,
     inputs: Mapping[str, Path],
     environment: dict[str, str],
     line: Callable[[str], object] = lambda _text: None,
@@ -50,7 +59,8 @@ def write_bundle(
     """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns
     the files.
 
-    `tree`: the packed toolchain, whose image sets `environment`; `inputs`: folders by the name that
+    `tree`: the packed toolchain, of `tree_bytes` when it is unpacked, whose image sets
+    `environment`; `inputs`: folders by the name that
     they get below /farm; `line` gets a line for each part. UsageError: `dest` holds something, or
     cannot be a folder.
     """
@@ -59,7 +69,7 @@ def write_bundle(
     try:
         outputs.make_folder(dest, new_paths)
         with outputs.writing(dest):
-            return _write(plan, dest, tree, inputs, environment, line)
+            return _write(plan, dest, tree, tree_bytes, inputs, environment, line)
     except BaseException:  # Ctrl-C, a full disk: half a bundle is not carried away
         outputs.remove([*new_paths, *(dest.iterdir() if dest.is_dir() else ())])
         raise
@@ -79,11 +89,14 @@ def _write(
     plan: Plan,
     dest: Path,
     tree: Path,
+    tree_bytes: int,
     inputs: Mapping[str, Path],
     environment: dict[str, str],
     line: Callable[[str], object],
 ) -> list[Path]:
     splitter = _Parts(dest, line)
+    input_files = {name: _files(folder) for name, folder in inputs.items()}
+    input_bytes = sum(path.stat().st_size for files in input_files.values() for path in files)
     with (
         io.BufferedWriter(splitter, 1 << 20) as stream,
         # Mode `w|` never seeks: a part that is written is hashed and closed.
@@ -91,17 +104,17 @@ def _write(
     ):
         # `run` unpacks it while it reads the parts: the packed file is never written to the disk
         # there.
-        _add(archive, [("tree.tar.xz", tree)])
+        _add(archive, "tree.tar.xz", tree)
         for name, folder in inputs.items():
-            _add(
-                archive, ((f"{name}/{p.relative_to(folder).as_posix()}", p) for p in _files(folder))
-            )
+            for path in input_files[name]:
+                _add(archive, f"{name}/{path.relative_to(folder).as_posix()}", path)
     parts = splitter.finish()
     manifest: dict[str, Any] = {
         "schema": 1,
         "name": f"{plan.package}-{plan.version}-{plan.variant}",
         "plan": plan.digest,
         "parts": parts,
+        "unpacked": tree_bytes + input_bytes,
         "job": {
             "command": ["bash", "/farm/job/build.sh"],
             "inputs": {f"/farm/{name}": name for name in inputs},
@@ -111,6 +124,7 @@ def _write(
             "volumes": {TREE: tree_volume(plan.digest)},
             "timeout_s": plan.timeout_minutes * 60,
             "memory_per_job_gb": plan.memory_per_job_gb,
+            "disk_gb": recipe(plan.recipe).disk_gb,
         },
     }
     (dest / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -159,6 +173,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
                 plan,
                 dest=dest,
                 tree=tree,
+                tree_bytes=unpacked_size(tree),
                 inputs=inputs,
                 environment=environment,
                 line=workspace.watcher.line,
@@ -171,15 +186,14 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _add(archive: tarfile.TarFile, files: Iterable[tuple[str, Path]]) -> None:
-    for name, path in files:
-        info = tarfile.TarInfo(name)
-        # One time and one mode for all: the same plan gives the same parts.
-        info.size = path.stat().st_size
-        info.mtime = EPOCH
-        info.mode = 0o644
-        with path.open("rb") as stream:
-            archive.addfile(info, stream)
+def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    info = tarfile.TarInfo(name)
+    # One time and one mode for all: the same plan gives the same parts.
+    info.size = path.stat().st_size
+    info.mtime = EPOCH
+    info.mode = 0o644
+    with path.open("rb") as stream:
+        archive.addfile(info, stream)
 
 
 class _Parts(io.RawIOBase):

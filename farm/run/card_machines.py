@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from farm.base.errors import NoRunnerError
 from farm.run.backends import Backend, open_card_machine
-from farm.run.journal import Attempt, Job
+from farm.run.journal_records import Attempt, Job
 from farm.run.run_context import RunContext
 
 PAUSE_S = 10.0  # between two rounds over the machines

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from farm.base.errors import (
     BuildFailedError,
@@ -33,17 +32,16 @@ from farm.base.locks import lock
 from farm.run import resume
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
 from farm.run.build_step import EngineUnreachableError, StillRunningError
-from farm.run.inputs import PRODUCT, Makers
-from farm.run.journal import Attempt, EventKind, Journal, OpenRun
+from farm.run.cancellable import CancelledError, in_thread
+from farm.run.journal import Journal
+from farm.run.journal_records import Attempt, EventKind, OpenRun
 from farm.run.mainjob import MainJob
+from farm.run.needs import PRODUCT, Makers
 from farm.run.queue import Needs, Queue, Task, Worker, fits
 from farm.run.resume import BuildState
 from farm.run.run import finish, note_error, note_steps, plan_of
-from farm.run.run_context import CancelledError
 from farm.run.set_aside import set_aside
 from farm.run.workspace import Outcomes, Workspace
-
-T = TypeVar("T")
 
 FIELDS = (*PRODUCT, "machine", "needs", "memory_per_job_gb")
 """Fields of a plan that a decision needs; the plan itself is read when the run starts."""
@@ -88,22 +86,6 @@ def exclusive(folder: Path, patience_s: float) -> Iterator[None]:
                     raise AlreadyDispatchingError("another dispatcher is at work here") from None
                 time.sleep(0.2)
         yield
-
-
-def in_thread(call: Callable[[], T]) -> Future[T]:
-    """A call in a thread of its own, since an engine may never return: such a one must not keep the
-    process alive.
-    """
-    answer: Future[T] = Future()
-
-    def carry_out() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=carry_out, daemon=True).start()
-    return answer
 
 
 @dataclass

@@ -13,331 +13,41 @@ import json
 import os
 import secrets
 import sqlite3
-import sys
 import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 from farm.base.errors import ExitCode, FarmError, InfrastructureError, UsageError
-from farm.base.processes import started
 from farm.engines.base import FINAL, State
-from farm.platforms.facts import DEFAULT
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process for good: `start` tells two holders of a pid apart, `boot` two boots, `space` two
-    pid namespaces.
-
-    Within another one (a container) the same pid is someone else. A field that this system does not
-    tell is empty.
-    """
-
-    pid: int
-    start: str
-    boot: str
-    space: str
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
-
-
-def _boot() -> str:
-    path = Path("/proc/sys/kernel/random/boot_id")
-    if sys.platform != "win32" and path.exists():
-        return path.read_text(encoding="ascii").strip()
-    return ""
-
-
-def _space() -> str:
-    if sys.platform == "win32":
-        return ""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
-
-
-def this_process() -> Process:
-    """The process that calls."""
-    pid = os.getpid()
-    try:
-        start = started(pid)
-    except OSError:
-        start = ""
-    return Process(pid, start, _boot(), _space())
-
-
-NOBODY = Process(0, "", "", "")
-"""The owner of a run that was handed over and that no dispatcher has taken yet; it counts as dead.
-"""
-
-
-def is_dead(process: Process) -> bool:
-    """True only if it is certain: after a reboot, or when its pid is free or someone else's, on
-    this same machine.
-    """
-    if process == NOBODY or process.boot != _boot():
-        return True
-    # In another container that pid is another process, so nothing can be said; a run that may live
-    # is never taken.
-    if process.space != _space() or not process.start:
-        return False
-    try:
-        # `started` gives an empty text where no such process lives: that is no process's start.
-        return started(process.pid) != process.start
-    except OSError:
-        return False
-
-
-Result = Literal["success", "failure", "infra"]
-JobKind = Literal["build", "smoke"]
-Until = Literal["build", "verify", "publish", "smoke"]
-
-
-class EventKind(StrEnum):
-    """The events that another module than their writer reads."""
-
-    CANCEL = "cancel-requested"
-    """Anybody asks for the end of a run."""
-    PUBLISHING = "publishing"
-    """The wheel is being put into the index, which no cancel takes back: CANCEL and PUBLISHING
-    exclude each other.
-    """
-    ERROR = "error"
-    """`text` and `hint` of what ended a run, or stopped it for now."""
-    WAITING = "waiting"
-    """`why` the scheduler has not started a run."""
-    BEGUN = "begun"
-    """The dispatcher carries a run out: what it waited for before is over, though its build has no
-    attempt yet.
-    """
-    STATE = "state"
-    """An attempt moved on."""
-    INPUTS = "inputs"
-    """Inputs of a build beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of
-    its machine).
-    """
-    RESUMED = "resumed"
-    """The wheel was taken over from an earlier `run` of the same plan."""
-    NOTIFY = "notify"
-    """The command of `notify:` was started for the end of the run, or could not be: `error`."""
-    UNPREPARED = "preparation-failed"
-    """The machine of an attempt could not prepare its build."""
-    STEP = "step"
-    PROGRESS = "progress"
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request: one package for one variant; `until`: the last step; `on`: the engine; higher
-    `priority` goes first.
-
-    `detached`: the dispatcher carries it out; `retry_of`: the run whose plan it repeats; `rebuild`:
-    also where its wheel is there already.
-    """
-
-    package: str = ""
-    variant: str = ""
-    platform: str = DEFAULT
-    until: Until = "smoke"
-    on: str = "docker"
-    priority: int = 0
-    detached: bool = False
-    retry_of: str | None = None
-    rebuild: bool = False
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read a request; another version of the farm may have written more fields, or fewer."""
-        field_names = {field.name for field in fields(cls)}
-        values = json.loads(text)
-        return cls(**{name: value for name, value in values.items() if name in field_names})
-
-    @property
-    def publishes(self) -> bool:
-        """True if its wheel goes into the index."""
-        return self.until in ("publish", "smoke")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One submission; `result` and `exit_code` are None until it is finished."""
-
-    id: str
-    created: str
-    plan_digest: str
-    request: Request
-    plan: dict[str, Any]
-    owner: Process
-    finished: str | None
-    result: Result | None
-    exit_code: int | None
-
-
-@dataclass(frozen=True)
-class OpenRun:
-    """A run that has not ended, with a few fields of its plan (None where the plan lacks one)."""
-
-    id: str
-    created: str
-    plan_digest: str
-    request: Request
-    about: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One try; `handle` is the engine's, None before it was submitted; `why` explains a wait, loss
-    or failure.
-    """
-
-    id: int
-    job_id: int
-    engine: str
-    runner: str
-    handle: str | None
-    state: State
-    result: Result | None
-    why: str | None
-
-
-@dataclass(frozen=True)
-class Job:
-    """One node of a run's graph, with its attempts, oldest first."""
-
-    id: int
-    run_id: str
-    kind: JobKind
-    attempts: tuple[Attempt, ...]
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened; ids grow with time over the whole journal."""
-
-    id: int
-    run_id: str
-    job_id: int | None
-    attempt_id: int | None
-    time: str
-    kind: str
-    data: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FailedPreparation:
-    """A build that a runner could not start: when, and why."""
-
-    time: str
-    why: str
-
+from farm.run.journal_records import (
+    Attempt,
+    Event,
+    EventKind,
+    FailedPreparation,
+    Job,
+    JobKind,
+    OpenRun,
+    Request,
+    Result,
+    Run,
+)
+from farm.run.journal_schema import SCHEMA, SCHEMA_VERSION, UPGRADES, unpacked
+from farm.run.run_owner import NOBODY, Process, is_dead, this_process
 
 RECENT = 200  # attempts that are looked at for what runners could not prepare
-SCHEMA_VERSION = 3
 # of 4 KiB each, before they go into the file: by SQLite's own 1000 the log is as large as the
 # journal
 WAL_PAGES = 100
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
-
-_SCHEMA = (
-    f"""CREATE TABLE runs (
-        id TEXT PRIMARY KEY, created TEXT NOT NULL, plan_digest TEXT NOT NULL, request TEXT NOT NULL,
-        plan TEXT NOT NULL, owner TEXT NOT NULL, finished TEXT, exit_code INTEGER,
-        result TEXT CHECK (result IN {get_args(Result)}),
-        CHECK ((finished IS NULL) = (result IS NULL) AND (finished IS NULL) = (exit_code IS NULL)))""",
-    # Partial indices: few runs are open, however many have ended.
-    """CREATE INDEX unfinished ON runs (plan_digest) WHERE finished IS NULL""",
-    """CREATE INDEX open_runs ON runs (id) WHERE finished IS NULL""",
-    """CREATE INDEX runs_of_plan ON runs (plan_digest)""",
-    f"""CREATE TABLE jobs (
-        id INTEGER PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id),
-        kind TEXT NOT NULL CHECK (kind IN {get_args(JobKind)}))""",
-    """CREATE INDEX jobs_of_run ON jobs (run_id)""",
-    f"""CREATE TABLE attempts (
-        id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL REFERENCES jobs (id), engine TEXT NOT NULL,
-        runner TEXT NOT NULL, handle TEXT, state TEXT NOT NULL CHECK (state IN {get_args(State)}),
-        result TEXT CHECK (result IN {get_args(Result)}), why TEXT,
-        CHECK (state <> 'done' OR result IS NOT NULL), CHECK (state <> 'queued' OR why IS NOT NULL))""",
-    """CREATE INDEX attempts_of_job ON attempts (job_id)""",
-    # AUTOINCREMENT: SQLite never gives an id out again, also not after `forget`. Readers ask for
-    # what is above an id.
-    """CREATE TABLE events (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL REFERENCES runs (id),
-        job_id INTEGER REFERENCES jobs (id), attempt_id INTEGER REFERENCES attempts (id),
-        time TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL)""",
-    """CREATE INDEX events_of_run ON events (run_id)""",
-    """CREATE INDEX events_of_kind ON events (run_id, kind, id)""",
-)
-
-
-_UPGRADES: dict[int, tuple[str, ...]] = {2: ("CREATE INDEX runs_of_plan ON runs (plan_digest)",)}
-"""The statements that take a file from a schema to the next one, for every schema that a release or
-its users had.
-"""
-
-
-def unpacked(stored: bytes | str) -> str:
-    """The text of a plan, which is stored compressed: five hundred of tens of kilobytes each are
-    megabytes. Schema 2 stored the text.
-    """
-    if isinstance(stored, str):
-        return stored
-    return zlib.decompress(stored).decode()
-
-
-NETWORK = (
-    "afs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "fuse.glusterfs",
-    "fuse.sshfs",
-    "gpfs",
-    "lustre",
-    "nfs",
-    "nfs4",
-    "smb3",
-)
-"""File systems on which SQLite's write-ahead log does not work."""
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
 CLAIMED_AT_ONCE = 50
 MAX_DATA = 64 * 1024  # characters of JSON in one event
-
-
-def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
-    """The network file system that a path is on, such as `nfs4`; None: a local one, or the system
-    does not say.
-    """
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    path = path.resolve()
-    best = -1
-    kind = ""
-    for _, place, fs_type, *_ in (line.split() for line in lines):
-        # As the kernel writes a space in a path.
-        folder = Path(place.replace("\\040", " "))
-        if path.is_relative_to(folder) and len(folder.parts) >= best:
-            best = len(folder.parts)
-            kind = fs_type
-    return kind if kind in NETWORK else None
 
 
 def _now() -> str:
@@ -421,7 +131,7 @@ class Journal:
                 hint="use that farm, or upgrade this one; or give this one a folder of its own "
                 "(artifacts in ci/farm.yaml)",
             )
-        if tables and version < min(_UPGRADES):
+        if tables and version < min(UPGRADES):
             raise UsageError(
                 f"{self.path}: written by a farm from before the first release (schema {version})",
                 hint="move the file away: wheels, logs and the index are not touched",
@@ -441,7 +151,7 @@ class Journal:
             return
         with self._writing():
             if self._layout() == (0, 0):  # else another process was faster
-                for statement in _SCHEMA:
+                for statement in SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -453,7 +163,7 @@ class Journal:
                 return
             self._copy_to(self.path.with_name(f"{self.path.name}.schema-{version}"))
             for schema in range(version, SCHEMA_VERSION):
-                for statement in _UPGRADES[schema]:
+                for statement in UPGRADES[schema]:
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from farm.base.errors import VerificationFailedError
 from farm.plan.file import Plan
 from farm.run.backends import engine_kind
+from farm.run.build_inputs import INPUTS_FILE, BuildInputs, read_inputs
 from farm.run.build_step import BuildStep
-from farm.run.inputs import INPUTS_FILE, BuildInputs, library_wheels, read_inputs
-from farm.run.journal import EventKind, Until
+from farm.run.job_inputs import library_wheels
+from farm.run.journal_records import EventKind, Until
 from farm.run.pip_commands import pip_line, pip_request
 from farm.run.publish_step import publish_wheel
 from farm.run.published import offer
@@ -21,7 +22,7 @@ from farm.run.run_context import RunContext
 from farm.run.smoke_step import SmokeStep
 from farm.run.toolchain import IMAGE
 from farm.run.verify_step import check_wheel, summary
-from farm.wheel.policy import Report
+from farm.wheel.report import Report
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.base import processes
-from farm.run.journal import EventKind, Journal
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind
 from farm.run.run_state import state_of
 
 LOG = "notify.log"

@@ -19,10 +19,10 @@ def pip_request(workspace: Workspace, plan: Plan, filename: str) -> tuple[str, t
     return f"{plan.package}=={plan.version}", (requirement, *source)
 
 
-def words_of(workspace: Workspace, group: str, filename: str) -> tuple[str, ...]:
-    """The arguments of `pip install` for a published wheel; see `install_words`."""
+def words_of(workspace: Workspace, group: str, *filenames: str) -> tuple[str, ...]:
+    """The arguments of `pip install` for published wheels of a group; see `install_words`."""
     reader = open_reader(workspace.index_url)
-    return install_words(reader.get, public_url(workspace, ""), group, filename)
+    return install_words(reader.get, public_url(workspace, ""), group, *filenames)
 
 
 def public_url(workspace: Workspace, key: str) -> str:

@@ -15,7 +15,7 @@ from farm.index.stores import SCRATCH
 from farm.plan.file import Plan
 from farm.plan.recipe import recipe
 from farm.run.backends import engine_kind
-from farm.run.journal import Request
+from farm.run.journal_records import Request
 from farm.run.published import records_of
 from farm.run.smoke import serves_plan
 from farm.run.workspace import Workspace

@@ -16,12 +16,12 @@ from farm.index.records import PREDICATE
 from farm.index.stores import Progress
 from farm.plan.build_variables import absent_features
 from farm.plan.file import Plan
-from farm.run.inputs import BuildInputs
+from farm.run.build_inputs import BuildInputs
 from farm.run.provenance import predicate
 from farm.run.site_step import refresh_site
 from farm.run.verify_step import digest_of
 from farm.run.workspace import Workspace
-from farm.wheel.policy import Report
+from farm.wheel.report import Report
 
 NO_INPUTS = BuildInputs()
 

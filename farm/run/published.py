@@ -2,7 +2,8 @@
 with it.
 """
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -18,7 +19,7 @@ from farm.index.pages import parse_page
 from farm.index.records import Record, parse_record
 from farm.index.stores import Store
 from farm.plan.file import Plan
-from farm.run.pip_commands import pip_line, pip_request, public_url
+from farm.run.pip_commands import pip_line, pip_request, public_url, words_of
 from farm.run.smoke import SmokeOptions, passed_mark, smoke
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.wheel.metadata import parse_wheel_name
@@ -110,6 +111,21 @@ def offer(
     return requirement, source
 
 
+def install_lines(workspace: Workspace, plans: Iterable[Plan]) -> list[str]:
+    """The commands that install the published wheels of plans: one for each variant."""
+    names: dict[tuple[str, str], list[str]] = {}
+    groups = {}
+    for plan in plans:
+        record = published_wheel(workspace, plan)
+        if record is not None:
+            names.setdefault((plan.variant, plan.platform), []).append(record.filename)
+            groups[plan.variant] = plan.parsed_variant.group
+    return [
+        shlex.join(["pip", "install", *words_of(workspace, groups[variant], *filenames)])
+        for (variant, _), filenames in names.items()
+    ]
+
+
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
     """The result of a run; with `test` its smoke test is run, unless it passed here;
     SmokeFailedError: it failed.
@@ -120,7 +136,9 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
         return outcomes
     folder = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}"
     if passed_mark(workspace, plan).is_file():
-        outcomes.steps.append(Step("smoke", result="passed here before; `farm smoke` repeats it"))
+        outcomes.steps.append(
+            Step("smoke", result="passed here before; `farm smoke` repeats it", under_way=False)
+        )
         return outcomes
     folder.mkdir(parents=True, exist_ok=True)
     options = SmokeOptions(filenames=(record.filename,))

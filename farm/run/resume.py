@@ -16,7 +16,8 @@ from farm.engines.base import FINAL
 from farm.index.records import Record
 from farm.plan.file import Plan
 from farm.run.build_job import the_wheel
-from farm.run.journal import Attempt, EventKind, Journal, Run, Until
+from farm.run.journal import Journal
+from farm.run.journal_records import Attempt, EventKind, Run, Until
 from farm.run.published import published_wheel
 from farm.run.toolchain import IMAGE
 from farm.run.workspace import Workspace, journal_path, open_journal

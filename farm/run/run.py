@@ -27,9 +27,12 @@ from farm.base.errors import (
 from farm.base.interrupts import OutputClosed, deferred_interrupts
 from farm.base.yamlfile import first_fault
 from farm.plan.file import Plan
-from farm.run import inputs, preflight, resume
+from farm.plan.package_set import makers_first
+from farm.run import needs, preflight, resume
 from farm.run.backends import check_engine, open_backend
-from farm.run.journal import EventKind, Journal, Request, Result, Run, Until
+from farm.run.cancellable import CancelledError
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind, Request, Result, Run, Until
 from farm.run.mainjob import MainJob
 from farm.run.run_state import state_of
 from farm.run.workspace import Outcomes, Workspace, open_journal, warn_of_place
@@ -57,7 +60,7 @@ def submit(
     # All before the run is written down: what cannot work leaves no run behind.
     request = request_for(plan, until=until, on=on, rebuild=rebuild)
     check_engine(workspace, on, plan)
-    inputs.published_needs(workspace, plan)
+    needs.published_needs(workspace, plan)
     warn_of_place(workspace)
     with open_journal(workspace.project, workspace.settings) as journal:
         preflight.check_index(workspace, request)
@@ -76,6 +79,8 @@ def submit(
             with deferred_interrupts():
                 _stop(workspace, journal, run)
             journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+            if journal.happened(run.id, EventKind.CANCEL):  # by another process, not by Ctrl-C
+                raise CancelledError(f"run {run.id} was cancelled") from error
             raise
         except Exception as error:
             farm_error = error if isinstance(error, FarmError) else system_error(error)
@@ -118,7 +123,14 @@ def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
 def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
     """The steps that were done, into the journal."""
     for step in outcomes.steps:
-        journal.event(run_id, EventKind.STEP, **{**vars(step), "seconds": round(step.seconds, 3)})
+        journal.event(
+            run_id,
+            EventKind.STEP,
+            name=step.name,
+            seconds=round(step.seconds, 3),
+            outcome=step.outcome,
+            result=step.result,
+        )
 
 
 def finish(journal: Journal, run_id: str, error: FarmError) -> None:
@@ -166,19 +178,19 @@ def check_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]])
         }
         for plan, request in wanted:
             preflight.check_plan(workspace, plan, request)
-            made_together = all(f"{need} {plan.variant}" in makes for need in plan.needs)
-            if not made_together and not inputs.is_being_built(journal, plan):
-                inputs.published_needs(workspace, plan)
+            elsewhere = [need for need in plan.needs if f"{need} {plan.variant}" not in makes]
+            missing = needs.not_being_built(journal, plan, elsewhere)
+            needs.published_needs(workspace, plan, missing)
 
 
 def create_detached(workspace: Workspace, wanted: Sequence[tuple[Plan, Request]]) -> list[Run]:
     """Create the runs of checked builds in the journal, for the dispatcher to carry out."""
-    # Those that others need come first: a run finds the makers among the runs before it.
-    makers_first = sorted(wanted, key=lambda pair: bool(pair[0].needs))
+    requests = {plan.digest: request for plan, request in wanted}
     with open_journal(workspace.project, workspace.settings) as journal:
+        # A run finds the makers of what it needs among the runs before it.
         return [
-            create(workspace, journal, plan, replace(request, detached=True))
-            for plan, request in makers_first
+            create(workspace, journal, plan, replace(requests[plan.digest], detached=True))
+            for plan in makers_first([plan for plan, _ in wanted])
         ]
 
 

@@ -1,57 +1,26 @@
 """What every step of a run has at hand: its plan, its folder, the journal and the open engines."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from farm.base.errors import ExitCode, FarmError
 from farm.plan.file import Plan
 from farm.run.backends import Backend
-from farm.run.journal import EventKind, Journal, Run
+from farm.run.cancellable import (
+    CancellableWatcher,
+    CancelledError,
+    interrupted_at_cancel,
+    left_at_cancel,
+)
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind, Run
 from farm.run.resume import BUILT, BuildState, build_state
 from farm.run.toolchain import toolchain, write_context
-from farm.run.workspace import Outcomes, Step, Watcher, Workspace
+from farm.run.workspace import Outcomes, Workspace
 
-CANCEL_LOOK_S = 1.0  # how often a step before the build asks the journal for a cancel, at most
-
-
-class CancelledError(FarmError):
-    """Someone asked for the end of the run (130, as for Ctrl-C)."""
-
-    exit_code = ExitCode.INTERRUPTED
-
-
-class CancellableWatcher(Watcher):
-    """Passes everything on to another watcher, and looks for a cancel at most once a second."""
-
-    def __init__(self, watcher: Watcher, check: Callable[[], None]) -> None:
-        self._watcher = watcher
-        self._check = check
-        self._checked = float("-inf")
-
-    def _look(self) -> None:
-        if time.monotonic() - self._checked >= CANCEL_LOOK_S:
-            self._checked = time.monotonic()
-            self._check()
-
-    def step(self, name: str) -> None:
-        self._watcher.step(name)
-
-    def ended(self, step: Step) -> None:
-        self._watcher.ended(step)
-
-    def line(self, text: str) -> None:
-        self._watcher.line(text)
-        self._look()
-
-    def note(self, text: str) -> None:
-        self._watcher.note(text)
-        self._look()
-
-    def progress(self, done: int, total: int) -> None:
-        self._watcher.progress(done, total)
-        self._look()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -105,15 +74,41 @@ class RunContext:
         """
         workspace = self.preparing
         rendered = write_context(workspace, self.plan, folder, self.outcomes)
-        return toolchain(
-            workspace, backend or self.backend(), self.plan, rendered, folder, self.outcomes
+        make = partial(
+            toolchain,
+            workspace,
+            backend or self.backend(),
+            self.plan,
+            rendered,
+            folder,
+            self.outcomes,
         )
+        return self.cancellable(make)
+
+    def cancellable(
+        self, call: Callable[[], T], discard: Callable[[T], object] = lambda _result: None
+    ) -> T:
+        """Carry out work before the build that a cancel ends at once, silent or not.
+
+        `discard` is given what comes of it after a cancel.
+        """
+        if self.run.request.detached:  # by the dispatcher, in a thread, which no signal reaches
+            try:
+                return left_at_cancel(call, self.check_cancelled, discard)
+            except CancelledError:
+                self.outcomes.leave()
+                raise
+        with interrupted_at_cancel(self._cancel_was_asked):
+            return call()
 
     def check_cancelled(self) -> None:
         """Raise CancelledError where someone asked for the end."""
-        # By the journal, which every process of the project reads: `farm cancel` is another one.
-        if self.journal.happened(self.run.id, EventKind.CANCEL):
+        if self._cancel_was_asked():
             raise CancelledError(f"run {self.run.id} was cancelled")
+
+    def _cancel_was_asked(self) -> bool:
+        # By the journal, which every process of the project reads: `farm cancel` is another one.
+        return self.journal.happened(self.run.id, EventKind.CANCEL) is not None
 
     def pass_the_last_cancel(self) -> None:
         """Record that the wheel goes into the index now; CancelledError: a cancel came first."""

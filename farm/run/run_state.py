@@ -7,7 +7,9 @@ from enum import StrEnum
 
 from farm.base.errors import ExitCode
 from farm.engines.base import FINAL
-from farm.run.journal import NOBODY, Attempt, Event, EventKind, Journal, Run, is_dead
+from farm.run.journal import Journal
+from farm.run.journal_records import Attempt, Event, EventKind, Run
+from farm.run.run_owner import NOBODY, is_dead
 
 
 class Phase(StrEnum):

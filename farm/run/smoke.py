@@ -27,7 +27,7 @@ from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
 from farm.platforms.facts import of_tag
 from farm.run.build_job import completed
-from farm.run.inputs import pip_index
+from farm.run.download import pip_index
 from farm.run.site_step import refresh_site
 from farm.run.workspace import Outcomes, Step, Workspace
 from farm.smoke.emulation import model_for

@@ -11,7 +11,7 @@ from farm.base.project import LOCAL
 from farm.engines.base import FINAL
 from farm.run.backends import Backend, card_machines, engine_kind, this_machine
 from farm.run.card_machines import take_card
-from farm.run.journal import Result
+from farm.run.journal_records import Result
 from farm.run.run_context import RunContext
 from farm.run.smoke import Elsewhere, SmokeOptions, smoke
 from farm.run.toolchain import IMAGE, emulates

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import docker
 import docker.errors
+from pydantic import Field
 
 from farm import catalog
 from farm.base import processes, resources
 from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
 from farm.base.locks import retry_while_open
 from farm.base.temporary import temporary_folder
+from farm.base.yamlfile import Model, load
 from farm.engines import base_images, emulators, images
 from farm.engines.base import Engine, Job
 from farm.engines.docker import ERRORS, ISOLATION, DockerEngine, host_version
@@ -26,11 +28,13 @@ from farm.plan.recipe import recipe
 from farm.plan.render import Rendered, render
 from farm.run.backends import Backend, open_backend, this_machine
 from farm.run.build_job import completed
-from farm.run.inputs import SCRIPTS, fetch
+from farm.run.download import fetch
+from farm.run.job_inputs import SCRIPTS
 from farm.run.workspace import Outcomes, Workspace
 
 TAIL_BYTES = 2000
 MAX_TREE = 8 << 30
+MAX_UNPACKED = 1 << 40
 PACK_TIMEOUT_S = 3600
 PROVE_S = 300
 PUSH_ATTEMPTS = 10
@@ -66,7 +70,7 @@ def pack_toolchain(
     cache = workspace.artifacts / "toolchains"
     version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
     packed = cache / f"{image.rpartition(':')[2]}-{version}{'-whole' if whole else ''}.tar.xz"
-    if packed.exists():
+    if packed.exists() and _facts_of(packed).exists():
         return packed
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{packed.stem}.job"
@@ -91,8 +95,27 @@ def pack_toolchain(
     part = cache / f"{packed.stem}.part"
     # It gets its name when it is whole: a bundle that was interrupted packs it again.
     run_to_end(engine, job, part, MAX_TREE, workspace.watcher.line)
+    retry_while_open((part / "packed.json").replace, _facts_of(packed))
     retry_while_open((part / "tree.tar.xz").replace, packed)
     return packed
+
+
+def _facts_of(packed: Path) -> Path:
+    """The file beside a packed toolchain that says how much it is."""
+    return packed.with_name(packed.name.removesuffix(".tar.xz") + ".json")
+
+
+class Packed(Model):
+    """What `pack_toolchain.py` says of a file system that it packed: `bytes` when unpacked."""
+
+    files: int = Field(ge=0)
+    bytes: int = Field(ge=0, le=MAX_UNPACKED)
+    stubs: list[str] = []
+
+
+def unpacked_size(packed: Path) -> int:
+    """Return the bytes of a packed toolchain when it is unpacked."""
+    return load(_facts_of(packed), Packed).bytes
 
 
 LOOK = """

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from farm.base.file_systems import network_file_system
 from farm.base.project import JOURNAL
 from farm.plan.settings import Settings
-from farm.run.journal import Journal, network_file_system
+from farm.run.journal import Journal
 
 Outcome = Literal["done", "failed", "not run"]
 
@@ -51,6 +52,15 @@ class Step:
     seconds: float = 0.0
     outcome: Outcome = "done"
     result: str = ""
+    began: float = field(default_factory=time.monotonic, repr=False)
+    under_way: bool = field(default=True, repr=False)
+
+    def end(self, outcome: Outcome | None = None) -> None:
+        """Note the time that it took, and with `outcome` what came of it."""
+        if self.under_way:
+            self.under_way = False
+            self.seconds = time.monotonic() - self.began
+            self.outcome = outcome or self.outcome
 
 
 @dataclass
@@ -68,16 +78,20 @@ class Outcomes:
         step = Step(name)
         self.steps.append(step)
         watcher.step(name)
-        start = time.monotonic()
         try:
             yield step
         # Ctrl-C too: the table at the end says at which step it came.
         except BaseException:
-            step.outcome = "failed"
+            step.end("failed")
             raise
         finally:
-            step.seconds = time.monotonic() - start
+            step.end()
             watcher.ended(step)
+
+    def leave(self) -> None:
+        """End the steps under way, which go on without the run that they were for."""
+        for step in self.steps:
+            step.end("failed")
 
     def to_json(self) -> dict[str, object]:
         return {

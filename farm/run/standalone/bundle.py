@@ -15,6 +15,7 @@ objects that it had.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import hashlib
 import io
@@ -556,8 +557,9 @@ def read_manifest(here: Path) -> dict[str, Any]:
     path = here / "manifest.json"
     try:
         manifest = json.loads(read_small(path, MAX_MANIFEST))
-        for key in ("name", "plan", "parts", "job"):
+        for key in ("name", "plan", "parts", "job", "unpacked"):
             manifest[key]
+        manifest["job"]["disk_gb"]
         for part in manifest["parts"]:
             part["name"], part["size"], part["sha256"]
     except OSError as error:
@@ -608,6 +610,19 @@ def no_room(error: OSError, folder: Path) -> tuple[str, str]:
     return f"{where}: {reason}", "make room there, or name other folders with --state and --out"
 
 
+def bytes_needed(manifest: dict[str, Any], state: Path) -> float:
+    """The bytes that unpacking and building will still take below `state`."""
+    largest_part = max((part["size"] for part in manifest["parts"]), default=0)
+    total = manifest["unpacked"] + largest_part + manifest["job"]["disk_gb"] * 1e9
+    # Of an earlier call: what it unpacked and compiled is there.
+    present = 0
+    for path, _, names in os.walk(state):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # a build under way removes its own
+                present += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 many files
+    return float(max(0, total - present))
+
+
 def check(manifest: dict[str, Any], folders: list[Path], folder: Path) -> int:
     """Print what this machine has for the build; 0 where all is there."""
     cpus, memory = machine()
@@ -628,11 +643,12 @@ def check(manifest: dict[str, Any], folders: list[Path], folder: Path) -> int:
             f"limits it here, has {memory / 1e9:.1f} GB",
             "build on a machine, or in a job, with more memory",
         )
-    packed = sum(part["size"] for part in manifest["parts"])
-    if free < packed:
+    needed = bytes_needed(manifest, folder)
+    if free < needed:
         leave(
             CANNOT,
-            f"the parts alone have {packed / 1e9:.1f} GB, and several times as much when unpacked",
+            f"unpacked and built it takes {needed / 1e9:.1f} GB more; {nearest} has "
+            f"{free / 1e9:.1f} GB free",
             f"make room below {nearest}, or name another folder with --state",
         )
     say(

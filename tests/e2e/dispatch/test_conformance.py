@@ -22,7 +22,8 @@ import pytest
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.engines.base import FINAL, Capacity, Engine, Job, Observation
 from farm.engines.docker import DockerEngine
-from farm.engines.github import GithubApi, GithubEngine
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi
 from farm.engines.host import HostEngine
 from farm.engines.transfer import RefusedOutputError
 from farm.plan.settings import load_github

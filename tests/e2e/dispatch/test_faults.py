@@ -20,7 +20,8 @@ import pytest
 import yaml
 
 from farm.engines.base import FINAL
-from farm.run.journal import Attempt, Journal
+from farm.run.journal import Journal
+from farm.run.journal_records import Attempt
 from tests.endless import ENDLESS, add_endless
 
 CPUS = ("sse41", "avx", "avx2")

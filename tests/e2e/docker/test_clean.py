@@ -13,7 +13,8 @@ from farm.cli.main import main
 from farm.engines.images import PROJECT_LABEL
 from farm.plan.settings import Settings
 from farm.run.build_job import tree_volume
-from farm.run.journal import Journal, Request
+from farm.run.journal import Journal
+from farm.run.journal_records import Request
 from farm.run.workspace import Watcher, Workspace
 
 REQUEST = Request(

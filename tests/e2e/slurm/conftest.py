@@ -55,16 +55,24 @@ ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmctldParameters=enable_configless
+SlurmdParameters=config_overrides
 MpiDefault=none
 SwitchType=switch/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 NodeName=d1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17001 CPUs=1 RealMemory=4000 Features=k40
 NodeName=d2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17002 CPUs=1 RealMemory=4000 Features=k80
+NodeName=d3 NodeHostname={host} NodeAddr=127.0.0.1 Port=17003 CPUs=16 RealMemory=16000
 PartitionName=gpu Nodes=d1,d2 Default=YES MaxTime=INFINITE State=UP
+PartitionName=short Nodes=d1,d2 MaxTime={limit} State=UP
+PartitionName=many Nodes=d3 MaxTime=INFINITE State=UP
 """
+LIMIT_MINUTES = 10
+"""The time limit of the partition `short`."""
+SECOND = 34
+"""Another user that every Debian has: backup."""
 LOGIN = f"""cd / && exec env -i PATH=/usr/bin:/bin SLURM_CONF={FOLDER}/slurm.conf HOME={FOLDER}/shared \\
-    setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -c "$SSH_ORIGINAL_COMMAND"
+    setpriv --reuid=@UID@ --regid=@UID@ --clear-groups sh -c "$SSH_ORIGINAL_COMMAND"
 """
 
 
@@ -166,11 +174,13 @@ def cluster() -> Iterator[Cluster]:
             "Debian's packages slurmctld, slurmd, slurm-client, munge, bubblewrap, openssh-server",
         )
     _stop()
-    for name in ("", "state", "log", "munge", "d1", "d2", "shared"):
+    for name in ("", "state", "log", "munge", "d1", "d2", "d3", "shared"):
         (FOLDER / name).mkdir(mode=0o755)
     os.chown(FOLDER / "shared", NOBODY, NOBODY)
     host = socket.gethostname().partition(".")[0]
-    (FOLDER / "slurm.conf").write_text(CONFIGURATION.format(host=host, folder=FOLDER))
+    (FOLDER / "slurm.conf").write_text(
+        CONFIGURATION.format(host=host, folder=FOLDER, limit=LIMIT_MINUTES)
+    )
     (FOLDER / "munge/key").write_bytes(secrets.token_bytes(1024))
     (FOLDER / "munge/key").chmod(0o400)
     made = Cluster()
@@ -188,7 +198,7 @@ def cluster() -> Iterator[Cluster]:
         made.command("slurmctld", "-f", str(FOLDER / "slurm.conf"))
         for name in ("d1", "d2"):
             made.start_node(name)
-        programs = serve_ssh(FOLDER / "ssh", 17022, LOGIN)
+        programs = serve_ssh(FOLDER / "ssh", 17022, login_of(NOBODY))
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
             yield made
@@ -212,6 +222,11 @@ def tree(
     workspace = Workspace(project, load_settings(project), Watcher())
     shared = engine_at(str(cluster.shared))
     return unpacked_toolchain(workspace, shared, plan, rendered, folder, Outcomes())
+
+
+def login_of(uid: int) -> str:
+    """The script by which the login node lets a user in."""
+    return LOGIN.replace("@UID@", str(uid))
 
 
 def engine_at(folder: str, **more: object) -> SlurmEngine:

@@ -25,7 +25,8 @@ from farm.plan.options import Choice
 from farm.plan.request import BuildRequest
 from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
-from farm.run.journal import EventKind, Journal
+from farm.run.journal import Journal
+from farm.run.journal_records import EventKind
 from tests.e2e.conftest import TIMEOUT_S
 from tests.e2e.wine.windows_host import ROOT
 from tests.e2e.wine.windows_python import site, windows_path

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from farm.engines.base import Capacity, Job
-from farm.engines.github import GithubApi, GithubEngine
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi
 from farm.plan.settings import load_github
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Clock, Fake, serve
 from tests.plans import plan_of

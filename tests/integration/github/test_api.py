@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.engines.github import GithubApi
+from farm.engines.github_api import GithubApi
 from tests.integration.github.conftest import BUILDER
 from tests.integration.github.fake import TOKEN
 

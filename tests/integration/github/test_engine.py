@@ -9,7 +9,8 @@ import pytest
 
 from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.engines.base import Capacity, Cause
-from farm.engines.github import GithubApi, GithubEngine, connect
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi, connect
 from farm.engines.transfer import RefusedOutputError
 from farm.plan.file import Plan
 from farm.plan.render import render

@@ -18,10 +18,11 @@ import pytest
 from farm.base import enter
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.zipapps import pack
+from farm.plan.recipe import recipe
 from farm.plan.settings import Settings
 from farm.run import bundle
 from farm.run.bundle import CARRIED, RUNNER, join_pieces, write_bundle
-from farm.run.standalone.bundle import failure
+from farm.run.standalone.bundle import bytes_needed, failure
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 from tests.pythons import python
@@ -67,7 +68,7 @@ def make(plan, tree, tmp_path, monkeypatch):
     """
     monkeypatch.setattr(bundle, "PART_BYTES", 400_000)
 
-    def made(code=0, *, wait=False):
+    def made(code=0, *, wait=False, unpacked=1_000_000):
         job = tmp_path / "job"
         job.mkdir()
         (job / "build.sh").write_text(BUILD)
@@ -76,7 +77,12 @@ def make(plan, tree, tmp_path, monkeypatch):
             (job / "wait").touch()
         dest = tmp_path / "bundle"
         files = write_bundle(
-            plan, dest=dest, tree=tree, inputs={"job": job}, environment={"LC_ALL": "C.UTF-8"}
+            plan,
+            dest=dest,
+            tree=tree,
+            tree_bytes=unpacked,
+            inputs={"job": job},
+            environment={"LC_ALL": "C.UTF-8"},
         )
         return dest, files
 
@@ -136,7 +142,14 @@ def test_a_bundle_that_does_not_fit_leaves_nothing_and_its_folder_is_named(
     with pytest.raises(
         InfrastructureError, match=re.escape(f"{tmp_path / 'new'}: No space left on device")
     ):
-        write_bundle(plan, dest=tmp_path / "new", tree=tmp_path / "tree", inputs={}, environment={})
+        write_bundle(
+            plan,
+            dest=tmp_path / "new",
+            tree=tmp_path / "tree",
+            tree_bytes=0,
+            inputs={},
+            environment={},
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -148,7 +161,7 @@ def test_nothing_is_left_of_a_bundle_that_was_interrupted(
     dest = tmp_path / "again"
     if there:
         dest.mkdir()
-    given = {"tree": tree, "inputs": {"job": whole}, "environment": {}}
+    given = {"tree": tree, "tree_bytes": 0, "inputs": {"job": whole}, "environment": {}}
 
     def interrupted(*_):
         assert any(dest.glob("part-*"))
@@ -373,6 +386,33 @@ def test_a_disk_that_is_too_small_is_named_before_and_while_it_is_unpacked(made,
         subprocess.run(["umount", disk], check=True)
 
 
+def test_a_disk_that_holds_the_parts_but_not_what_they_unpack_to_is_named(make, entered):
+    dest, _ = make(unpacked=10**18)
+    done = run(dest, "--check")
+    assert (done.returncode, done.stderr) == (9, "")
+    assert "unpacked and built it takes 1000000001." in done.stdout
+    assert "next: make room below" in done.stdout
+
+
+def test_the_disk_that_the_build_takes_is_counted(made, entered):
+    dest, _ = made
+    manifest = json.loads((dest / "manifest.json").read_text())
+    assert manifest["job"]["disk_gb"] == recipe("canary").disk_gb
+    manifest["job"]["disk_gb"] = 1e9
+    (dest / "manifest.json").write_text(json.dumps(manifest))
+    done = run(dest, "--check")
+    assert (done.returncode, done.stderr) == (9, "")
+    assert "it takes 1000000000.0 GB more" in done.stdout
+
+
+def test_what_an_earlier_call_unpacked_is_not_counted_again(tmp_path):
+    manifest = {"parts": [{"size": 5}], "unpacked": 100, "job": {"disk_gb": 0}}
+    assert bytes_needed(manifest, tmp_path / "state") == 105
+    (tmp_path / "state/root").mkdir(parents=True)
+    (tmp_path / "state/root/a").write_bytes(b"x" * 60)
+    assert bytes_needed(manifest, tmp_path / "state") == 45
+
+
 def test_a_machine_with_too_little_memory_is_named(made, entered):
     dest, _ = made
     manifest = json.loads((dest / "manifest.json").read_text())
@@ -386,7 +426,13 @@ def test_a_machine_with_too_little_memory_is_named(made, entered):
 def test_each_part_that_is_written_is_a_line_with_the_bytes_so_far(plan, tree, tmp_path):
     lines = []
     files = write_bundle(
-        plan, dest=tmp_path / "told", tree=tree, inputs={}, environment={}, line=lines.append
+        plan,
+        dest=tmp_path / "told",
+        tree=tree,
+        tree_bytes=0,
+        inputs={},
+        environment={},
+        line=lines.append,
     )
     parts = [file.name for file in files if file.name.startswith("part-")]
     assert [line.split(":")[0] for line in lines] == parts

@@ -5,14 +5,16 @@ import os
 import pty
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.cli.clean import volumes_of
+from farm.cli.clean import Limits, volume_limit, volumes_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
-from farm.run.journal import Journal, Request
+from farm.run.journal import Journal
+from farm.run.journal_records import Request
 from farm.run.workspace import Watcher, Workspace
 
 DAY_S = 86400
@@ -71,9 +73,14 @@ def test_a_dry_run_removes_nothing(project, capsys):
 
 def test_build_trees_are_those_of_this_projects_runs(project):
     workspace = Workspace(project, load_settings(project), Watcher())
+    trees, caches = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
+    limits = Limits(runs=None, caches=trees, logs=None, unpublished=None, compiler_caches=caches)
     with Journal(project / "artifacts" / "farm.db") as journal:
-        assert volumes_of(workspace, journal, caches=False) == "farm-tree-" + "a" * 24
-    assert volumes_of(workspace, None, caches=True) == f"farm-ccache-{workspace.id}-.*"
+        volumes = volumes_of(workspace, journal, limits)
+    assert volume_limit(volumes, "farm-tree-" + "a" * 24) == trees
+    assert volume_limit(volumes, f"farm-ccache-{workspace.id}-x") == caches
+    assert volume_limit(volumes, "farm-tree-" + "b" * 24) is None
+    assert volume_limit(volumes, "farm-ccache-of-another-project-x") is None
 
 
 def test_the_index_the_journal_and_what_is_not_the_farms_stay(project, capsys):
@@ -258,3 +265,57 @@ def test_an_invalid_age_is_refused(text, capsys):
         main(["clean", "--older-than", text])
     assert caught.value.code == 2
     assert "not an age" in capsys.readouterr().err
+
+
+# --- retention: in ci/farm.yaml
+
+
+@pytest.fixture
+def retention(project):
+    """A function that writes the policy of the project."""
+
+    def write(text):
+        (_made(project / "ci") / "farm.yaml").write_text(f"retention: {text}\n")
+
+    return write
+
+
+def aged(path, days):
+    past = path.stat().st_mtime - days * DAY_S
+    os.utime(path, (past, past))
+    return str(path)
+
+
+def what(found):
+    return sorted(entry["what"] for entry in found["found"])
+
+
+def test_a_policy_has_an_age_for_each_kind(project, capsys, retention):
+    retention("{caches: 30d}")
+    source = aged(project / "artifacts/sources/x.tar", 31)
+    aged(project / "artifacts/bundles/given-up", 29)
+    (folder,) = (project / "artifacts/runs").iterdir()
+    aged(folder, 400)
+    assert what(clean(project, capsys, "--dry-run")) == [source]
+
+
+def test_the_command_line_replaces_the_policy(project, capsys, retention):
+    retention("{caches: 30d}")
+    assert len(what(clean(project, capsys, "--dry-run", "--older-than", "0h"))) == 3
+    assert len(what(clean(project, capsys, "--dry-run", "--logs"))) == 3
+
+
+def test_the_logs_of_a_failure_are_as_old_as_the_run(project, capsys, retention, ended):
+    """Not as its folder, which the clean before has changed."""
+    retention("{runs: 1d, unpublished: 1d, logs: 10d}")
+    folder = ended("b" * 64, "failure", wheel=False)
+    with Journal(project / "artifacts" / "farm.db") as journal, journal._writing():
+        query = "UPDATE runs SET finished = ? WHERE id = ?"
+        journal._db.execute(query, ("2026-01-01T00:00:00+00:00", folder.name))
+    assert str(folder) in what(clean(project, capsys, "--dry-run"))
+
+
+def test_an_age_that_is_none_is_refused_by_its_key(project, capsys, retention):
+    retention("{caches: 30 days}")
+    assert main(["--project", str(project), "clean"]) == 2
+    assert "retention.caches" in capsys.readouterr().err

@@ -35,7 +35,8 @@ from farm.plan.resolve import resolve
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
-from farm.run.inputs import _pack, published_needs
+from farm.run.needs import published_needs
+from farm.run.sources import _pack
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.faults.disk import full_at
 from tests.schemas import valid

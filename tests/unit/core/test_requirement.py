@@ -14,7 +14,7 @@ from farm.base.requirement import MAX_LENGTH, read_requirement
 FARM = Path(farm.__file__).parent
 OWN_TEXT = {
     "base/requirement.py",
-    "run/inputs.py",
+    "run/needs.py",
 }  # the latter reads what a recipe's model has checked
 
 

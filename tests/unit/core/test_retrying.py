@@ -8,7 +8,7 @@ import pytest
 
 from farm.base import locks as retrying
 from farm.base.locks import retry_while_open
-from farm.run.inputs import _file_of
+from farm.run.download import _file_of
 
 
 class Held:

@@ -34,7 +34,7 @@ from farm.cli.main import main
 from farm.cli.package_kind import MAX_FILE
 from farm.cli.recipe import _beginning_of
 from farm.index.signatures import load_signer
-from farm.run import inputs
+from farm.run import sources
 from farm.run.bundle import STAND_IN, join_pieces, stand_ins
 from farm.run.standalone import bundle as standalone
 from tests.plans import plan_of
@@ -223,9 +223,9 @@ def test_a_fetched_source_that_is_swapped_after_the_look_at_it_is_not_packed(tmp
     cached = cache / f"{hashlib.sha256(good).hexdigest()}.tar"
     cached.write_bytes(b"evil source")
     with pytest.raises(InfrastructureError, match="was changed while it was read"):
-        inputs._copy_from_cache(cached, tmp_path / "copy")
+        sources._copy_from_cache(cached, tmp_path / "copy")
     cached.write_bytes(good)
-    inputs._copy_from_cache(cached, tmp_path / "copy-2")
+    sources._copy_from_cache(cached, tmp_path / "copy-2")
     assert (tmp_path / "copy-2").read_bytes() == good
 
 
@@ -237,9 +237,9 @@ def test_what_is_packed_of_a_folder_is_what_its_digest_says(tmp_path):
     (source / "folder").mkdir()
     (source / "to-folder").symlink_to("folder")
     digest = tree_digest(source)
-    assert inputs._pack(source, tmp_path / "00.tar", print) == digest
+    assert sources._pack(source, tmp_path / "00.tar", print) == digest
     (source / "setup.py").write_text("evil")
-    assert inputs._pack(source, tmp_path / "01.tar", print) != digest
+    assert sources._pack(source, tmp_path / "01.tar", print) != digest
 
 
 # --- what is written
@@ -350,6 +350,18 @@ def test_results_are_not_written_where_others_may_write(tmp_path, mode):
         make_folder(place, readable=True)
     place.chmod(0o755)
     assert make_folder(place, readable=True) == place
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give away"
+)
+def test_results_are_not_written_where_a_group_may_write(tmp_path):
+    place = tmp_path / "out"
+    place.mkdir()
+    os.chown(place, 0, 4321)
+    place.chmod(0o2775)
+    with pytest.raises(UnsafeFolderError, match="others may write to"):
+        make_folder(place, readable=True)
 
 
 @pytest.mark.skipif(

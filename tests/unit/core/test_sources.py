@@ -17,8 +17,9 @@ import pytest
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.base.hashes import tree_digest
 from farm.plan.file import PartPlan, SourcePlan
-from farm.run import inputs as sources
-from farm.run.inputs import apt_mirror, fetch, gather, index_files
+from farm.run import download, sources
+from farm.run.download import apt_mirror, fetch, index_files
+from farm.run.sources import gather
 from tests.plans import plan_of
 from tests.servers.threads import answered_by
 
@@ -308,7 +309,7 @@ def test_where_debian_keeps_an_upstream_tarball(package, file, address):
     source = SourcePlan(
         kind="debian-source", package=package, file=file, section="main", sha256="0" * 64
     )
-    assert sources._address(source, "http://mirror/debian/") == address
+    assert download._address(source, "http://mirror/debian/") == address
 
 
 def test_parts_follow_the_tree_and_only_chosen_members_are_carried(plan, cache, tmp_path):
@@ -585,9 +586,9 @@ def test_pips_environment_is_before_its_configuration(tmp_path, monkeypatch, fir
     program.write_text("#!/bin/sh\n" + "".join(f'echo "{line}"\n' for line in shown))
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    assert sources.pip_index() == "https://env.example/simple"
+    assert download.pip_index() == "https://env.example/simple"
     program.write_text(f'#!/bin/sh\necho "{lines[1]}"\n')
-    assert sources.pip_index() == "https://conf.example/simple"
+    assert download.pip_index() == "https://conf.example/simple"
 
 
 def test_an_index_may_be_a_folder(tmp_path):
@@ -596,10 +597,10 @@ def test_an_index_may_be_a_folder(tmp_path):
     page.parent.mkdir()
     page.write_text('<a href="torch-2.6.0%2Bcpu-cp311-cp311-linux_x86_64.whl#sha256=ab">x</a>')
     file, index = "torch-2.6.0+cpu-cp311-cp311-linux_x86_64.whl", tmp_path.as_uri()
-    address = sources.index_address("torch", file, index)
+    address = download.index_address("torch", file, index)
     assert address == f"{index}/torch/torch-2.6.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
     with pytest.raises(BuildFailedError, match="is not there"):
-        sources.index_address("vision", file, index)
+        download.index_address("vision", file, index)
 
 
 def test_debians_packages_come_from_where_apt_gets_them(tmp_path, monkeypatch):

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from farm.base import temporary
 from farm.base.errors import InfrastructureError
 from farm.base.outputs import temporary_file
 from farm.base.temporary import temporary_folder
 
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import os, signal, sys
 from farm.base.temporary import temporary_folder
@@ -82,3 +84,59 @@ def test_an_error_of_writing_a_file_without_a_name_names_its_folder(tmp_path, mo
     assert "TMPDIR" in full.value.hint
     with pytest.raises(FileNotFoundError, match="absent"), temporary_file():
         (tmp_path / "absent").open()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from farm.base.temporary import temporary_folder
+with temporary_folder("clone-", Path(sys.argv[1])) as folder:
+    (folder / "file").write_text("x")
+    print(folder, flush=True)
+    {end}
+"""
+
+
+def start(parent, end):
+    """Another process that has a temporary folder below `parent`; returns it and the folder."""
+    command = [sys.executable, "-c", KILLED.format(end=end), parent]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    return process, Path(process.stdout.readline().strip())
+
+
+def make_old(folder):
+    past = folder.stat().st_mtime - 2 * temporary.YOUNG_S
+    os.utime(folder, (past, past))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks no folders")
+def test_what_a_killed_process_left_goes_with_the_next_one(tmp_path):
+    killed, left = start(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    living, used = start(tmp_path, "sys.stdin.read()")
+    try:
+        killed.communicate()
+        make_old(left)
+        make_old(used)
+        other = tmp_path / "mine"
+        other.mkdir()
+        make_old(other)
+        temporary.remove_abandoned.cache_clear()
+        with temporary_folder(parent=tmp_path):
+            assert not left.exists()
+            assert used.exists()
+            assert other.exists()
+    finally:
+        living.communicate()
+    assert not used.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks no folders")
+def test_a_folder_that_was_made_just_now_stays(tmp_path):
+    """Its process may not have locked it yet."""
+    killed, left = start(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    killed.communicate()
+    temporary.remove_abandoned.cache_clear()
+    temporary.remove_abandoned(tmp_path)
+    assert left.exists()

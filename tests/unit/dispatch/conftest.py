@@ -11,9 +11,9 @@ from farm.base.errors import InfrastructureError
 from farm.plan.settings import load_settings
 from farm.run import dispatch
 from farm.run.build_step import EngineUnreachableError, StillRunningError
+from farm.run.cancellable import CancelledError
 from farm.run.queue import Worker
 from farm.run.run import request_for
-from farm.run.run_context import CancelledError
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of
 

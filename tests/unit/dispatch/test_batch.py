@@ -4,25 +4,35 @@ them.
 
 import io
 import json
+import subprocess
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from farm.base.hashes import sha256_of
 from farm.cli import batch, builds
 from farm.cli import plan as plan_command
 from farm.cli import runs as runs_commands
 from farm.cli.live_runs import LiveRuns
 from farm.cli.main import main
+from farm.index.backends import open_store
+from farm.index.publish import publish
+from farm.plan.render import render
+from farm.run.build_job import cpu_seconds
 from farm.run.built_here import built_here
 from farm.run.built_here import rows as rows_here
-from farm.run.journal import EventKind
+from farm.run.journal_records import EventKind
 from farm.run.run import request_for
+from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 from tests.schemas import valid
 from tests.unit.dispatch.test_run_commands import journal, project, swarm, workspace
 
 __all__ = ["journal", "project", "swarm", "workspace"]
 
+ROOT = Path(__file__).parents[3]
 PATTERN = ["--variant", "cpu-*-py311", "--package", "canary"]
 SUBMIT = ["submit", *PATTERN, "--on", "swarm", "--no-smoke", "--detach"]
 
@@ -156,6 +166,7 @@ def test_plan_names_what_was_built_and_tested_here(project, built, capsys):
     assert f"(run {run.id})" in output
     assert "27 s" in output
     assert "smoke test: passed" in output
+    assert "has been run to its end" not in output
 
 
 def test_the_time_of_a_build_serves_other_variants_of_the_package(journal, built):
@@ -320,3 +331,88 @@ def test_plan_is_printed_though_the_cluster_does_not_answer(project, cluster, ca
     assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "the time limits there are not known: Slurm on this machine does not answer" in output
+
+
+# --- CPU time, and tests of the index
+
+
+@pytest.fixture
+def trap(tmp_path):
+    """The line of a rendered build.sh that prints the CPU time, in a script that takes some."""
+    script = render(ROOT, plan_of("cpu-avx-py311", "canary")).job["build.sh"]
+    (line,) = [text for text in script.splitlines() if text.startswith("trap ")]
+    (tmp_path / "bin").mkdir()
+    burn = "python3 -c 'import time; start = time.process_time()\nwhile time.process_time() < start + 0.3: pass'"
+    return f"set -euo pipefail\nFARM_ROOT={tmp_path}\n{line}\n{burn}\n"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_build_prints_its_cpu_time_however_it_ends(trap, tmp_path, code):
+    log = tmp_path / "build.log"
+    with log.open("wb") as stream:
+        script = f"{trap}exit {code}\n"
+        done = subprocess.run(["bash", "-c", script], stdout=stream, check=False)
+    assert done.returncode == code
+    assert 0.3 <= cpu_seconds(log) < 60
+
+
+def test_a_log_without_the_line_has_no_cpu_time(tmp_path):
+    (tmp_path / "build.log").write_text("farm: times none\n")
+    assert cpu_seconds(tmp_path / "build.log") is None
+    assert cpu_seconds(tmp_path / "absent.log") is None
+
+
+@pytest.fixture
+def measured(journal, built):
+    """The canary took 1,800 s of CPU time here, in two attempts."""
+    _, run = built
+    for seconds in (600.0, 1200.0):
+        journal.event(run.id, EventKind.CPU_TIME, seconds=seconds)
+
+
+def test_plan_says_what_cpu_time_a_build_took_here(project, measured, capsys):
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "about 27 s a build, 30 min of CPU time (1 build of canary here)" in output
+
+
+def test_several_builds_cost_what_was_measured_here_where_the_recipe_says_nothing(
+    project, measured, capsys
+):
+    assert farm(project, "plan", *PATTERN) == 0
+    output = capsys.readouterr().out
+    count = int(output.splitlines()[-1].split()[0])
+    assert f"about {count * 0.5:.3g} CPU hours" in output
+    assert "unknown cost" not in output
+
+
+def put_with_a_test(workspace, plan):
+    """Publish a wheel of a plan, with one report of a smoke test elsewhere."""
+    store = open_store(workspace.index_url)
+    name = f"{plan.package}-{plan.version}-cp311-cp311-manylinux_2_17_x86_64.whl"
+    wheel = build_wheel(workspace.project, name).path
+    sha256 = sha256_of(wheel)
+    publish(
+        store,
+        wheel,
+        group=plan.parsed_variant.group,
+        upload_time=datetime(2026, 11, 1, tzinfo=UTC),
+        provenance={"plan": plan.digest, "verified": sha256},
+    )
+    report = {
+        "outcome": "passed",
+        "emulated": None,
+        "facts": {"machine": "x86_64", "tested at": "2026-11-02T00:00:00", "tested wheel": sha256},
+        "checks": [
+            {"group": "cpu", "name": "matmul", "status": "passed", "seen": "", "reason": ""}
+        ],
+    }
+    data = json.dumps(report).encode()
+    store.create(f"smoke/{name}/{'a' * 16}.json", data, content_type="application/json")
+
+
+def test_plan_names_the_tests_that_the_index_keeps_of_the_wheel(project, workspace, capsys):
+    put_with_a_test(workspace, plan_of("cpu-avx-py311", "canary"))
+    assert farm(project, "plan", "--variant", "cpu-avx-py311", "--package", "canary") == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "tested on a real CPU (x86_64), 2026-11-02: CPU part passed" in output

@@ -10,7 +10,7 @@ from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Observation
 from farm.run import resume, run
 from farm.run.build_step import StillRunningError
-from farm.run.journal import EventKind
+from farm.run.journal_records import EventKind
 from farm.run.resume import Stage, adopt_orphaned_run
 from farm.run.workspace import open_journal
 from tests.faults.engine import Engine, install, install_smoke, the_plan, workspace_in

@@ -8,7 +8,7 @@ import pytest
 from farm.base.errors import NoRunnerError
 from farm.run import card_machines, run
 from farm.run.card_machines import take_card
-from farm.run.journal import EventKind
+from farm.run.journal_records import EventKind
 from farm.run.mainjob import MainJob
 from farm.run.workspace import Outcomes, Workspace, open_journal
 from tests.faults.engine import workspace_in

@@ -12,11 +12,11 @@ from farm.base.errors import BuildFailedError, NoRunnerError
 from farm.cli.runs import summary
 from farm.run import dispatch
 from farm.run.build_step import EngineUnreachableError, StillRunningError
+from farm.run.cancellable import CancelledError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
-from farm.run.journal import EventKind, Request
+from farm.run.journal_records import EventKind, Request
 from farm.run.queue import Worker
 from farm.run.run import cancel
-from farm.run.run_context import CancelledError
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 from tests.unit.dispatch.conftest import Backend, attempts, begun, lost

@@ -7,7 +7,7 @@ import pytest
 
 from farm.cli.main import main
 from farm.plan.settings import load_settings
-from farm.run.journal import EventKind
+from farm.run.journal_records import EventKind
 from farm.run.run import cancel, request_for
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of

@@ -13,7 +13,7 @@ from farm.index.backends import open_store
 from farm.index.publish import check_store
 from farm.run import mainjob, run, smoke_step
 from farm.run.dispatch import Dispatcher
-from farm.run.journal import EventKind
+from farm.run.journal_records import EventKind
 from farm.run.preflight import check_plan
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.faults.engine import Engine, install, install_smoke, the_plan, workspace_in

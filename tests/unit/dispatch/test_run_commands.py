@@ -15,8 +15,9 @@ from farm.cli import builds, runs
 from farm.cli.main import main, parser
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
-from farm.run.journal import EventKind, Request, this_process
+from farm.run.journal_records import EventKind, Request
 from farm.run.run import request_for
+from farm.run.run_owner import this_process
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of
 from tests.schemas import valid

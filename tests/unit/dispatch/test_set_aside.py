@@ -11,7 +11,7 @@ from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.cli.main import main
 from farm.run import dispatch, run, run_context
 from farm.run.dispatch import Dispatcher
-from farm.run.journal import EventKind
+from farm.run.journal_records import EventKind
 from farm.run.queue import Worker
 from farm.run.set_aside import FIRST_S, set_aside
 from farm.run.workspace import open_journal

@@ -9,7 +9,7 @@ import pytest
 from farm.base.errors import BuildFailedError, NoRunnerError
 from farm.engines.base import Cause, Observation
 from farm.run import run
-from farm.run.journal import EventKind
+from farm.run.journal_records import EventKind
 from farm.run.workspace import Workspace, open_journal
 from tests.faults.engine import Engine, install, the_plan, workspace_in
 

@@ -1,17 +1,26 @@
 """Ctrl-C ends a command and says which runs go on; a cancel says whether it came in time."""
 
 import json
+import queue
 import signal
+import socket
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from farm.cli import builds, runs
 from farm.cli.main import main
-from farm.run.journal import EventKind
+from farm.plan.file import SourcePlan
+from farm.run.build_step import BuildStep
+from farm.run.cancellable import CancelledError, left_at_cancel
+from farm.run.download import TIMEOUT_S
+from farm.run.journal_records import EventKind
 from farm.run.mainjob import MainJob
-from farm.run.run import request_for
-from farm.run.run_context import CancelledError
-from farm.run.workspace import Outcomes
+from farm.run.run import request_for, submit
+from farm.run.workspace import Outcomes, open_journal
+from tests.faults.engine import Engine, install
 from tests.plans import plan_of
 from tests.unit.dispatch.test_run_commands import journal, project, run, swarm, workspace
 
@@ -144,7 +153,7 @@ def test_the_last_line_of_a_batch_holds_the_reason(project, journal, run, capsys
 def test_a_cancel_ends_an_image_build_at_its_next_line(workspace, journal, monkeypatch):
     """It was obeyed only after the image, ten minutes later."""
     plan = plan_of("cpu-avx-py311", "canary")
-    request = request_for(plan, until="publish", on="swarm")
+    request = request_for(plan, until="publish", on="swarm", detached=True)
     run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
     lines = []
 
@@ -155,8 +164,101 @@ def test_a_cancel_ends_an_image_build_at_its_next_line(workspace, journal, monke
             journal.event(run.id, EventKind.CANCEL)
 
     monkeypatch.setattr("farm.run.run_context.toolchain", image_build)
-    monkeypatch.setattr("farm.run.run_context.CANCEL_LOOK_S", 0.0)
+    monkeypatch.setattr("farm.run.cancellable.CANCEL_LOOK_S", 0.0)
     job = MainJob(workspace, plan, journal, run, Outcomes(), lambda _runner: None)
     with pytest.raises(CancelledError):
         job.toolchain(job.folder, backend=object())
-    assert lines == [0, 1]
+    assert lines in ([0], [0, 1])
+
+
+# --- a cancel of work that prints nothing
+
+
+@pytest.fixture
+def silent_server():
+    """Takes connections and never answers: its address, and an event that is set when one came."""
+    connected = threading.Event()
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            connected.set()
+            over.wait(END_S)
+            connection.close()
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield f"https://127.0.0.1:{server.getsockname()[1]}/a.tar.gz", connected
+        over.set()
+
+
+END_S = 60.0
+"""A generous end of each wait; nothing here takes more than moments."""
+
+
+# urllib3 leaves its socket to the garbage collector where a handshake is interrupted.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("detached", [True, False], ids=["dispatcher", "command"])
+def test_a_cancel_ends_a_download_that_hangs(workspace, journal, silent_server, detached):
+    """It was seen at the next line alone: here the 60 s of a request later, then again."""
+    address, connected = silent_server
+    source = SourcePlan(kind="archive", url=address, sha256="0" * 64)
+    plan = plan_of("cpu-avx-py311", "canary").model_copy(update={"source": source})
+    request = request_for(plan, until="publish", on="docker", detached=detached)
+    run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
+    backend = SimpleNamespace(engine=Engine())
+    job = MainJob(workspace, plan, journal, run, Outcomes(), lambda _runner: backend)
+
+    def cancel():
+        assert connected.wait(END_S)
+        journal.event(run.id, EventKind.CANCEL)
+
+    threading.Thread(target=cancel, daemon=True).start()
+    began = time.monotonic()
+    with pytest.raises(CancelledError if detached else KeyboardInterrupt):
+        BuildStep(job)._fetch()
+    assert time.monotonic() - began < TIMEOUT_S / 2  # not after the request has given up
+    assert [(step.name, step.outcome) for step in job.outcomes.steps] == [("fetch", "failed")]
+
+
+def test_what_a_cancelled_step_makes_later_is_discarded():
+    finish = threading.Event()
+    discarded = queue.Queue()
+
+    def check():
+        raise CancelledError("cancelled")
+
+    def work():
+        assert finish.wait(END_S)
+        return "inputs"
+
+    with pytest.raises(CancelledError):
+        left_at_cancel(work, check, discarded.put)
+    finish.set()
+    assert discarded.get(timeout=END_S) == "inputs"
+
+
+def test_a_command_that_another_one_cancels_says_that_it_was_cancelled(
+    workspace, journal, monkeypatch
+):
+    plan = plan_of("cpu-avx-py311", "canary")
+    waiting = threading.Event()
+
+    def silent_toolchain(*_):
+        waiting.set()
+        threading.Event().wait(END_S)
+        raise AssertionError("the cancel did not come")
+
+    def cancel():
+        assert waiting.wait(END_S)
+        with open_journal(workspace.project, workspace.settings) as other:
+            other.event(other.open_runs()[-1].id, EventKind.CANCEL)
+
+    install(monkeypatch.setattr, plan, Engine())
+    monkeypatch.setattr("farm.run.run_context.toolchain", silent_toolchain)
+    threading.Thread(target=cancel, daemon=True).start()
+    with pytest.raises(CancelledError, match="was cancelled"):
+        submit(workspace, plan, until="build")
+    (ended,) = journal.runs(1)
+    assert ended.exit_code == 130

@@ -292,3 +292,21 @@ def test_a_limit_of_the_site_is_told_from_the_recipes(site, engine):
     seen = engine.observe(handle)
     assert (seen.state, seen.exit_code, seen.cause) == ("done", 124, Cause.SITE_LIMIT)
     assert "120 of 1445 minutes" in seen.text
+
+
+def test_few_sessions_are_on_the_login_node_at_a_time(site, monkeypatch, tmp_path):
+    """OpenSSH refuses some of many that begin together: 26 of 32 threads were told so at once."""
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    counted = tmp_path / "counted"
+    script = f"touch {sessions}/$$; ls {sessions} | wc -l >> {counted}; sleep 0.1; rm {sessions}/$$"
+    site.command("ssh", script)
+    engine = SlurmEngine(Slurm(folder=str(site.folder), ssh="login", cpus=1, memory_gb=1))
+    threads = [threading.Thread(target=engine.observe, args=[f"job{n}"]) for n in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = [int(count) for count in counted.read_text().split()]
+    assert len(counts) == 32
+    assert 1 < max(counts) <= slurm.SESSIONS

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.base.errors import BuildFailedError
-from farm.run.inputs import MAX_INPUTS, BuildInputs, read_inputs
+from farm.run.build_inputs import MAX_INPUTS, BuildInputs, read_inputs
 from farm.run.mainjob import note_inputs
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from farm.index.backends import open_store
 from farm.index.layout import wheel_key
 from farm.index.publish import publish
 from farm.plan.settings import Settings
-from farm.run import inputs
+from farm.run import needs
 from farm.run.workspace import Watcher, Workspace
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
@@ -61,7 +61,7 @@ def test_the_wheel_of_the_variant_is_fetched_whole(plan, workspace, put, tmp_pat
     put(version, "cp313-cp313-manylinux_2_28_aarch64")
     put(f"{version}.1", "cp313-cp313-manylinux_2_28_x86_64")
     wanted = put(version, "cp313-cp313-manylinux_2_28_x86_64")
-    fetched = inputs.fetch_needs(workspace, plan, tmp_path / "needs")
+    fetched = needs.fetch_needs(workspace, plan, tmp_path / "needs")
     files = {path.name: path for path in (tmp_path / "needs").iterdir()}
     assert fetched == {
         name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()
@@ -74,7 +74,7 @@ def test_the_wheel_of_the_variant_is_fetched_whole(plan, workspace, put, tmp_pat
 def test_another_wheel_is_not_accepted(plan, workspace, put, tag):
     put(plan.needs[0].partition("==")[2], tag)
     with pytest.raises(UsageError, match=r"built against torch==.*no such wheel") as caught:
-        inputs.published_needs(workspace, plan)
+        needs.published_needs(workspace, plan)
     chosen = f"--variant {VARIANT} --package torch --platform linux --channel main"
     assert caught.value.hint == f"build it first: farm submit {chosen}"
 
@@ -83,15 +83,15 @@ def test_other_bytes_than_the_page_says_are_not_used(plan, workspace, put, tmp_p
     wheel = put(plan.needs[0].partition("==")[2], "cp313-cp313-manylinux_2_28_x86_64")
     (tmp_path / "index" / wheel_key(wheel.name)).write_bytes(b"something else")
     with pytest.raises(InfrastructureError, match="other bytes than its page says"):
-        inputs.fetch_needs(workspace, plan, tmp_path / "needs")
+        needs.fetch_needs(workspace, plan, tmp_path / "needs")
     assert not list((tmp_path / "needs").iterdir())
 
 
 def test_the_index_is_not_opened_for_a_build_that_needs_nothing(plan, tmp_path):
     away = Workspace(tmp_path, Settings.model_construct(index="gopher://nowhere"), Watcher())
     with pytest.raises(UsageError, match="gopher"):
-        inputs.published_needs(away, plan)
-    assert inputs.published_needs(away, plan.model_copy(update={"needs": []})) == {}
+        needs.published_needs(away, plan)
+    assert needs.published_needs(away, plan.model_copy(update={"needs": []})) == {}
 
 
 def test_submit_says_what_to_build_first_and_starts_nothing(tmp_path, capsys, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farm.plan.settings import Settings
-from farm.run.inputs import library_wheels
+from farm.run.job_inputs import library_wheels
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.run.journal import Journal, Request
+from farm.run.journal import Journal
+from farm.run.journal_records import Request
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.base.file_systems import network_file_system
 from farm.plan.settings import load_settings
 from farm.run import workspace
-from farm.run.journal import network_file_system
 from farm.run.workspace import Workspace, warn_of_place
 
 MOUNTS = """/dev/sda1 / ext4 rw 0 0

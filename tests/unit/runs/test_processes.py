@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from farm.run.journal import Journal, Process, Request, is_dead, this_process
+from farm.run.journal import Journal
+from farm.run.journal_records import Request
+from farm.run.run_owner import Process, is_dead, this_process
 
 WRITER = """
 run = journal.create_run("d", Request(), {})

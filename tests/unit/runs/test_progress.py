@@ -1,6 +1,6 @@
 """How far a build is, by the events that it left."""
 
-from farm.run.journal import Event
+from farm.run.journal_records import Event
 from farm.run.run_state import progress
 
 

@@ -5,7 +5,8 @@ same.
 import pytest
 
 from farm.cli.runs import summary
-from farm.run.journal import EventKind, Process, Request, Run
+from farm.run.journal_records import EventKind, Request, Run
+from farm.run.run_owner import Process
 from farm.run.run_state import Phase, Reason, state_of
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1", "platform": "linux"}

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import UsageError
-from farm.run.journal import SCHEMA_VERSION, Journal, Request
+from farm.run.journal import Journal
+from farm.run.journal_records import Request
+from farm.run.journal_schema import SCHEMA_VERSION
 
 FIXTURES = sorted((Path(__file__).parents[2] / "fixtures").glob("journal-schema-*.sql"))
 
@@ -91,7 +93,7 @@ def test_an_upgrade_that_fails_changes_nothing(old, monkeypatch):
         pytest.skip("there is nothing to upgrade")
     before = indices(path)
     statements = ("CREATE INDEX one ON runs (owner)", "CREATE INDEX two ON nothing (at_all)")
-    monkeypatch.setattr("farm.run.journal._UPGRADES", {version: statements})
+    monkeypatch.setattr("farm.run.journal.UPGRADES", {version: statements})
     with pytest.raises(Exception, match="nothing"):
         Journal(path)
     assert (schema(path), indices(path)) == (version, before)

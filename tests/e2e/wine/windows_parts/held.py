@@ -10,7 +10,7 @@ from pathlib import Path
 from farm.base.locks import retry_while_open
 from farm.index.backends import DirectoryStore
 from farm.run.dispatch import AlreadyDispatchingError, exclusive
-from farm.run.journal import is_dead, this_process
+from farm.run.run_owner import is_dead, this_process
 
 target, part = Path("target"), Path("part")
 target.write_bytes(b"old")

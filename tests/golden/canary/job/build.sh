@@ -26,6 +26,8 @@ if [ "$1" = begin ]; then    # prints the names of the steps
     exit
 fi
 export PATH="$PATH:$FARM_ROOT/bin"
+# The CPU time of this attempt, however it ends: the farm notes what a build costs here.
+trap 'times > "$FARM_ROOT/bin/times" && echo "farm: times $(tr "\\n" " " < "$FARM_ROOT/bin/times")" || true' EXIT
 cd -P "$FARM_ROOT/src"
 case "$1" in
 source)

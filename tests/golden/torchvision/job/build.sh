@@ -36,6 +36,8 @@ if [ "$1" = begin ]; then    # prints the names of the steps
     exit
 fi
 export PATH="$PATH:$FARM_ROOT/bin"
+# The CPU time of this attempt, however it ends: the farm notes what a build costs here.
+trap 'times > "$FARM_ROOT/bin/times" && echo "farm: times $(tr "\\n" " " < "$FARM_ROOT/bin/times")" || true' EXIT
 # ccache, for recipes that name it and no launcher: $CXX counts for CMake, setuptools and torch's extensions.
 [ ! -x "/usr/lib/ccache/$CXX" ] || export CXX="/usr/lib/ccache/$CXX"
 export CMAKE_C_COMPILER_LAUNCHER=ccache

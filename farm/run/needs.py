@@ -1,0 +1,188 @@
+"""The wheels of the farm's own that a build is made against: which runs make them, which the index
+has, and how they come into the build.
+"""
+
+import hashlib
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.locks import retry_while_open
+from farm.base.requirement import serves
+from farm.index.backends import open_store
+from farm.index.layout import json_key, wheel_key
+from farm.index.pages import File, parse_page
+from farm.index.stores import Store
+from farm.plan.file import Plan
+from farm.plan.matrix import load_matrix
+from farm.plan.recipe import Recipe, names, recipe
+from farm.platforms.facts import facts
+from farm.run.download import fetch
+from farm.run.journal import Journal
+from farm.run.journal_records import OpenRun
+from farm.run.workspace import Workspace
+
+PRODUCT = ("package", "version", "variant", "platform")
+"""The fields of a plan by which another plan's need finds its run."""
+
+
+class Makers:
+    """Which of the open runs will publish what a plan needs."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, Any, Any], set[str]] = defaultdict(set)
+
+    def add(self, run: OpenRun) -> None:
+        if run.request.publishes:
+            package, version, variant, platform = (run.about.get(field) for field in PRODUCT)
+            self._runs[f"{package}=={version}", variant, platform].add(run.id)
+
+    def of(self, needs: Iterable[str], variant: str, platform: str) -> frozenset[str]:
+        """The ids of the runs that make the needs (`torch==2.0.1+…`) of a plan."""
+        return frozenset(
+            run for need in needs for run in self._runs.get((need, variant, platform), ())
+        )
+
+
+def not_being_built(journal: Journal, plan: Plan, needs: Sequence[str]) -> list[str]:
+    """Return those of a plan's needs that no open run will publish."""
+    if not needs:
+        return []  # most builds: no run is read
+    makers = Makers()
+    for run in journal.open_after("", PRODUCT):
+        makers.add(run)
+    return [need for need in needs if not makers.of([need], plan.variant, plan.platform)]
+
+
+def published_needs(
+    workspace: Workspace, plan: Plan, needs: Sequence[str] | None = None
+) -> dict[str, File]:
+    """The wheel of each of the plan's needs in the index, or of some of them.
+
+    Raises:
+        UsageError: One is missing; the hint builds it.
+    """
+    needs = plan.needs if needs is None else needs
+    if not needs:
+        return {}  # most builds: the index is not even opened
+    store = open_store(workspace.index_url)
+    return {need: _find(store, plan, Requirement(need), workspace.project) for need in needs}
+
+
+def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str | None]]:
+    """Each of the plan's needs; and where the index has no such wheel, what it costs and the
+    command that builds it.
+    """
+    store = open_store(index_url)
+    needs = list[tuple[str, str | None]]()
+    for need in map(Requirement, plan.needs):
+        try:
+            _find(store, plan, need, project)
+            text = None
+        except UsageError:
+            package, how = _how(plan, need, project)
+            hours = _recipe_of(plan, package, project).cost_for(plan.parsed_variant.sms)
+            text = (
+                f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: "
+                f"farm submit {how}"
+            )
+        needs.append((str(need), text))
+    return needs
+
+
+def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
+    key = json_key(plan.parsed_variant.group, canonicalize_name(need.name))
+    page = store.get(key)
+    # A page may list wheels of several Pythons, and yanked ones.
+    for file in parse_page(page.data, key).files if page else ():
+        if file.url is not None and file.yanked is False and _serves(file.filename, plan, need):
+            return file
+    raise UsageError(
+        f"{plan.package} is built against {need}, and the index has no such wheel for "
+        f"{plan.variant}",
+        hint=f"build it first: farm submit {_how(plan, need, project)[1]}",
+    )
+
+
+def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
+    """The recipe that makes it, and the options: by the recipe's name, from the same channel where
+    that has it.
+    """
+    channel = load_matrix(project).channels.get(plan.channel)
+    called = [name for name in names() if recipe(name).package == need.name]
+    in_channel = [name for name in called if channel and name in channel.packages]
+    package = (
+        in_channel or [name for name in called if name == need.name] or called or [need.name]
+    )[0]
+    options = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
+    if in_channel:
+        return package, f"{options} --channel {plan.channel}"
+    torch = plan.options.get("torch")
+    return package, f"{options} --torch {torch}" if need.name == "torch" and torch else options
+
+
+def _recipe_of(plan: Plan, package: str, project: Path) -> Recipe:
+    """The recipe of the channel that would build it: the plan's own, else the first that offers
+    this release.
+    """
+    matrix = load_matrix(project)
+    for channel in [c for c in (matrix.channels.get(plan.channel), *matrix.channels.values()) if c]:
+        if (
+            package in channel.packages
+            and plan.options.get("torch") == channel.text.options["torch"]
+        ):
+            return recipe(channel.text.recipe_of(package))
+    return recipe(package)
+
+
+def _serves(filename: str, plan: Plan, need: Requirement) -> bool:
+    _, version, _, tags = parse_wheel_filename(filename)
+    return need.specifier.contains(version) and any(
+        serves(tag.interpreter, tag.abi, plan.parsed_variant.python)
+        and facts(plan.platform).fits(tag.platform, plan.machine)
+        for tag in tags
+    )
+
+
+def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
+    """Put the wheels that the build imports into the folder `dest`; returns the sha256 of the
+    farm's own by file name.
+
+    UsageError: one is not published; InfrastructureError: an index does not answer, or a wheel
+    there does not match its page; BuildFailedError: one of the Python index is not the one that the
+    plan names.
+    """
+    dest.mkdir(parents=True, exist_ok=True)
+    cache = workspace.artifacts / "sources"
+    cache.mkdir(parents=True, exist_ok=True)
+    for wheel in plan.build_requires:
+        shutil.copyfile(
+            fetch(wheel, cache, mirror=None, line=workspace.watcher.line), dest / str(wheel.file)
+        )
+    wheels = published_needs(workspace, plan)
+    if not wheels:
+        return {}
+    store = open_store(workspace.index_url)
+    for need, file in wheels.items():
+        workspace.watcher.line(f"{need}: {file.filename} of the index")
+        # By the page's hash, not the record's: it is what pip would check.
+        digest = hashlib.sha256()
+        part = dest / f"{file.filename}.part"
+        with part.open("wb") as stream:
+            for chunk in store.chunks(wheel_key(file.filename)):
+                digest.update(chunk)
+                stream.write(chunk)
+        if digest.hexdigest() != file.hashes.sha256:
+            part.unlink()
+            raise InfrastructureError(
+                f"{file.filename}: the index holds other bytes than its page says",
+                hint="farm index check says more",
+            )
+        retry_while_open(part.replace, dest / file.filename)
+    return {file.filename: file.hashes.sha256 for file in wheels.values()}
