@@ -29,8 +29,9 @@ from farm.index.pins import install_words
 from farm.index.reader import KEY as STANDINGS
 from farm.index.reader import Standing, Test, parse_standings, render
 from farm.index.stores import Store, Stored, get_many
+from farm.plan.channel import Channel
 from farm.plan.evidence import Evidence, load_evidence
-from farm.plan.matrix import Channel, load_matrix
+from farm.plan.matrix import load_matrix
 from farm.site import pages
 from farm.site.overview import Overview, Words, by_project, overview_in
 from farm.site.smoke_reports import REQUESTS, kept_tests

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
+from farm.policy.rules import Chosen
 from farm.wheel.archive import THREADS, Archive, Buffer
 from farm.wheel.dll_folders import added_by_code
 from farm.wheel.elf import (
@@ -45,7 +46,6 @@ from farm.wheel.pe import (
     read_dll_symbols,
     read_pe,
 )
-from farm.wheel.policy import Chosen
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _SWEPT = 16 << 20  # bytes of a library: a second

@@ -33,11 +33,11 @@ from packaging.utils import canonicalize_name
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_of
 from farm.base.requirement import read_requirement
+from farm.policy.rules import defaults
 from farm.wheel.archive import Archive
 from farm.wheel.library import Library, read_contents
 from farm.wheel.metadata import DistInfo, parse_wheel_name, read_dist_info, same_name
 from farm.wheel.pe import added_folders, fits, openmp_runtimes, owner
-from farm.wheel.policy import defaults
 from farm.wheel.tags import SystemNeed, is_system_library
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
+from farm.policy.rules import CheckId, Policy
 from farm.wheel.archive import Archive
 from farm.wheel.library import Contents, Library
 from farm.wheel.metadata import DistInfo
 from farm.wheel.needs import Need, resolve
-from farm.wheel.policy import Check, CheckId, Finding, Policy
+from farm.wheel.report import Check, Finding
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from farm.base.errors import UsageError
+from farm.policy.levels import level_names
 from farm.wheel.archive import Archive
 from farm.wheel.dll_folders import added_by_code
 from farm.wheel.elf import Symbols
@@ -23,7 +24,6 @@ from farm.wheel.library import (
 )
 from farm.wheel.needs import Need, resolve, search_folders
 from farm.wheel.pe import DllSymbols
-from farm.wheel.policy import level_names
 
 _MAX_FILES = 20_000
 MAX_CULPRITS = 8

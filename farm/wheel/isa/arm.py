@@ -4,6 +4,7 @@ import sys
 from array import array
 from bisect import bisect_right
 
+from farm.policy.levels import arm_table
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import (
     Elf,
@@ -12,7 +13,6 @@ from farm.wheel.elf import (
 )
 from farm.wheel.isa.findings import Finds
 from farm.wheel.isa.levels import allowed_features
-from farm.wheel.policy import arm_table
 
 # Of 64-bit Arm: bytes of an instruction, and so on.
 WORD = 4

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from farm.base.errors import UsageError, VerificationFailedError
+from farm.policy.levels import arm_table, level_names, table
 from farm.wheel.elf import (
     Elf,
 )
-from farm.wheel.policy import arm_table, level_names, table
 
 
 def reason_not_decoded(elf: Elf, level: str) -> str | None:

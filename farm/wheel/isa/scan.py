@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import translate
 from itertools import groupby
 
+from farm.policy.levels import arm_table
+from farm.policy.rules import Chosen
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import (
     Elf,
@@ -23,7 +25,6 @@ from farm.wheel.isa.walk_arm import ArmWalk
 from farm.wheel.isa.walk_x86 import Walk
 from farm.wheel.isa.x86 import Sweep, sweep_x86
 from farm.wheel.pe import Pe
-from farm.wheel.policy import Chosen, arm_table
 
 _CXX = re.compile(r"_Z(?!eroState$)")  # MKL has a function of C with that name
 _ASKS = ("getauxval", "__getauxval")

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
+from farm.policy.levels import table
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import (
     Elf,
@@ -12,7 +13,6 @@ from farm.wheel.elf import (
 )
 from farm.wheel.isa.findings import Finds
 from farm.wheel.isa.levels import allowed_features
-from farm.wheel.policy import table
 
 if TYPE_CHECKING:
     import iced_x86

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.wheel import policy
+from farm.policy import rules as policy
+from farm.policy.levels import level_names
+from farm.policy.rules import Chosen
 from farm.wheel.elf import read_elf
 from farm.wheel.isa import x86
 from farm.wheel.isa.scan import scan_isa
-from farm.wheel.policy import Chosen, level_names
 from tests.examples import examples
 from tests.unit.wheel.conftest import RET, VPADDD_YMM
 
