@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from farm.base.errors import UsageError
 from farm.base.yamlfile import first_fault
 from farm.index.layout import CATALOGUE, WheelName, json_key, parse_wheel_name, wheel_identity
-from farm.index.records import Model, Sha256, Wheel, foreign, parse
+from farm.index.records import Model, Sha256, Wheel, check_schema, foreign, parse
 from farm.index.stores import Store
 
 API_VERSION = "1.1"
@@ -289,6 +289,7 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE) -> Catalogue:
     try:
         return Catalogue.model_validate_json(data)
     except ValidationError as error:
+        check_schema(error, Catalogue, key)
         first = error.errors()[0]
         reason = f"schema {first['input']!r:.20}, of another version of the farm"
         raise foreign(key, reason if first["loc"] == ("schema",) else first_fault(error)) from error

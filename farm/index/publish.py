@@ -36,7 +36,15 @@ from farm.index.layout import (
 )
 from farm.index.page_writer import PageWriter
 from farm.index.pages import ProjectPage, parse_catalogue, parse_page
-from farm.index.records import ForeignObjectError, Record, Wheel, parse_record, read_state, there
+from farm.index.records import (
+    ForeignObjectError,
+    NewerObjectError,
+    Record,
+    Wheel,
+    parse_record,
+    read_state,
+    there,
+)
 from farm.index.stores import SCRATCH, Prediction, Progress, Stat, Store, stored_sha256, swap
 
 REBUILD = "append .1 (.2 ...) to the local version: --rebuild 1"
@@ -61,7 +69,7 @@ def check_store(store: Store) -> Prediction:
     catalogue = store.get(CATALOGUE)
     # A bucket that was copied brings its catalogue along, but not the promises of its server.
     name = hashlib.sha256(store.url("").encode()).hexdigest()
-    with contextlib.suppress(ForeignObjectError):  # reported by those who need the catalogue
+    try:
         if parse_catalogue(catalogue.data if catalogue else None).tried == name:
             return Prediction(catalogue)
         fault = _conditional_write_fault(store)
@@ -78,6 +86,10 @@ def check_store(store: Store) -> Prediction:
 
         swap(store, CATALOGUE, note, pages.CATALOGUE_TYPE, prediction=Prediction(catalogue))
         catalogue = store.get(CATALOGUE)
+    except NewerObjectError:
+        raise
+    except ForeignObjectError:
+        pass  # reported by those who need the catalogue
     return Prediction(catalogue)
 
 
