@@ -152,7 +152,18 @@ class Code(NamedTuple):
 def read_library(
     path: str, sha256: str, data: Buffer, code: Code | None = None, *, device: bool = True
 ) -> Library:
-    """The facts of one library; without `device` GPU code is not looked for."""
+    """Read the facts of one library.
+
+    Args:
+        path: The name of the member.
+        sha256: In hexadecimal.
+        data: The file.
+        code: What is asked of its machine code.
+        device: Look for GPU code.
+
+    Returns:
+        The facts; of a damaged file with `error`.
+    """
     facts = Library(path, sha256, len(data))
     try:
         if (

@@ -50,7 +50,13 @@ class Subject:
 
 
 def outcome(check: CheckId, findings: Iterable[Finding], note: str = "") -> Check:
-    """A check that was run: failed where it has findings."""
+    """A check that was run: failed where it has findings.
+
+    Args:
+        check: Which one.
+        findings: What is wrong.
+        note: What was seen.
+    """
     all_findings = tuple(findings)
     return Check(
         id=check, status="failed" if all_findings else "passed", findings=all_findings, note=note

@@ -64,14 +64,14 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
 
 
 def _needing(files: "Files", patterns: Sequence[str]) -> list[str]:
-    pairs = (
-        (needing_library, name)
-        for needing_library in (files.libraries if patterns else ())
-        for name in needing_library.needed
-    )
-    return [
-        f"{library.path} needs {name}" for library, name in pairs if fits(name, tuple(patterns))
-    ]
+    needing: list[str] = []
+    if not patterns:
+        return needing
+    for library in files.libraries:
+        for name in library.needed:
+            if fits(name, tuple(patterns)):
+                needing.append(f"{library.path} needs {name}")
+    return needing
 
 
 _LOOKS: dict[str, Callable[[Files, re.Match[str]], Cause]] = {

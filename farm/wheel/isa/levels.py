@@ -56,4 +56,5 @@ def lowest_level_with(features: Iterable[str], level: str) -> str | None:
 
 
 def damaged(what: str) -> VerificationFailedError:
+    """The error for code that cannot be followed."""
     return VerificationFailedError(f"damaged file: {what}")
