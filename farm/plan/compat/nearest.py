@@ -239,8 +239,8 @@ class _Search:
         return errors_left, asked_for, doubts, same_field
 
 
-def difference(stack: Stack, remaining: Stack) -> str:
-    """What leads from one stack to the remaining: options as `farm plan` takes them, then what it does
+def difference(stack: Stack, other: Stack) -> str:
+    """What leads from one stack to the other: options as `farm plan` takes them, then what it does
     not ask about.
 
     `--cuda 12.8 --cudnn 9.7.1, numpy 1.26.4, without flash attention`
