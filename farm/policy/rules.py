@@ -3,9 +3,6 @@
 A policy comes from a plan, where it is under `verify`, or from a YAML file (`farm verify WHEEL
 --policy FILE`). Everything in it may be left out: a check that has nothing to hold the wheel to
 says so and is not run.
-
-It is here, and not with plans, because `farm verify` holds any wheel to one without a plan; a plan
-holds a `Policy` as it holds the facts of the catalogue, and nothing here knows of plans.
 """
 
 import re
