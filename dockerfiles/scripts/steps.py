@@ -1,12 +1,13 @@
 """Runs the steps of build.sh one after another, and writes `farm: step NAME` before each.
 
-Usage: steps.py [SECONDS]. `build.sh begin` prints the names of the steps, `build.sh NAME` carries
-one out. Ends with the exit code of the step that failed, with 124 after SECONDS.
+Usage: steps.py [SECONDS], in a container with SECONDS. `build.sh begin` prints the names of the
+steps, `build.sh NAME` carries one out. Ends with the exit code of the step that failed, with 124
+after SECONDS.
 
 A step runs programs of others. What they print comes through a pipe, and a line that looks like one
-of the farm is marked as a quotation. Linux opens the output of another process by /proc/PID/fd: not
-of this one (prctl(2), PR_SET_DUMPABLE), unless who asks has rights over all processes. It can be
-process 1 of a container, so that no other process there has that output.
+of the farm is marked as a quotation. In a container this is process 1, so that no other process
+there has the log, and Linux does not open its output by /proc/1/fd (prctl(2), PR_SET_DUMPABLE),
+unless who asks has rights over all processes.
 
 Standard library alone, for Python 3.9; `text.py` is `farm.base.text`.
 """
@@ -192,8 +193,12 @@ def lock(tree: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run the steps, and return the exit code."""
-    keep_private()
-    seconds = float(arguments[0]) if arguments else float("inf")
+    seconds = float("inf")
+    if arguments:
+        # In a container. On a machine itself what ends a job finds its processes by their
+        # environment, and the log is a file of the same user anyway.
+        keep_private()
+        seconds = float(arguments[0])
     runner = Runner(time.monotonic() + seconds)
     script = str(Path(__file__).with_name("build.sh"))
     lock(Path(os.environ.get("FARM_ROOT", "/farm"), "src"))

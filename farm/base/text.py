@@ -29,7 +29,9 @@ def plain(text: str, limit: int = MAX_LINE) -> str:
         line = "".join(
             c for c in line if c == "\t" or c.isprintable() or unicodedata.category(c) == "Zs"
         )
-    return line if len(line) <= limit else line[:limit] + " […]"
+    if len(line) <= limit:
+        return line
+    return line[:limit] + " […]"
 
 
 def log_line(text: str, limit: int = MAX_LINE) -> str:
@@ -95,8 +97,10 @@ def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> li
 
 def first_of(names: Sequence[str], limit: int) -> str:
     """The first `limit` names, and how many more there are: `a, b and 3 more`."""
-    tail = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + tail
+    shown = ", ".join(names[:limit])
+    if len(names) <= limit:
+        return shown
+    return f"{shown} and {len(names) - limit} more"
 
 
 def duration(seconds: float) -> str:

@@ -11,8 +11,10 @@ from farm.cli import show
 from farm.cli.advice import Advice, advice
 from farm.cli.selection import project_of
 from farm.index.backends import open_store
-from farm.machine.detect import Recommendation, choose, driver_problem, machine_of, with_published
+from farm.machine.cards import driver_problem
+from farm.machine.detect import Recommendation, choose, machine_of
 from farm.machine.host import Machine
+from farm.machine.published import with_published
 from farm.machine.readings import Readings, collect
 from farm.plan.compat import official, official_cpu
 from farm.plan.compat.official import Answer, Question

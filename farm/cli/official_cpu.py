@@ -26,13 +26,14 @@ MAX_BUILDS = 2
 def is_asked(args: argparse.Namespace, pasted: Pasted | None) -> bool:
     """True if a question is about a CPU alone: it names one, or a Mac, and no card."""
     if pasted:
-        about_a_machine = pasted.cpu is not None or pasted.platform == "macos"
+        without_cuda = pasted.platform is not None and not facts(pasted.platform).cuda
+        about_a_machine = pasted.cpu is not None or without_cuda
         return not pasted.cards and pasted.problem is None and about_a_machine
     if args.gpu:
         return False
     variant = Variant.parse(args.variant) if args.variant else None
     cpu_alone = variant is not None and not variant.sms
-    return cpu_alone or args.cpu is not None or args.platform == "macos"
+    return cpu_alone or args.cpu is not None or not facts(args.platform).cuda
 
 
 def question_of(args: argparse.Namespace, pasted: Pasted | None, *, platform: str) -> Question:
@@ -57,7 +58,7 @@ def question_of(args: argparse.Namespace, pasted: Pasted | None, *, platform: st
     if cpu is not None and cpu not in levels:
         raise UsageError(f"{cpu!r} is no CPU level", hint=f"known: {', '.join(levels)}")
     machine = levels[cpu].machine if cpu else (pasted.machine if pasted else None)
-    if platform == "macos":
+    if not facts(platform).cuda:
         if machine is None:
             raise UsageError(
                 "Macs have Intel's or Apple's processors, and the answer depends on it",

@@ -17,7 +17,7 @@ from farm.base.outputs import unwritable
 from farm.base.safe_files import is_noexec
 from farm.base.yamlfile import Model, load
 from farm.catalog import number
-from farm.machine.detect import driver_branch, driver_problem, judge_gpu, last_driver
+from farm.machine.cards import driver_branch, driver_problem, judge_gpu, last_driver
 from farm.machine.host import Machine, NoReadingError
 from farm.machine.readings import Readings, clean
 from farm.plan.file import Plan

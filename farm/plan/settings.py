@@ -317,10 +317,15 @@ class Github(Model):
         return list(dict.fromkeys(words))
 
 
+MAX_RUNNERS = 1000  # each is asked, and compared with every build of the matrix
+
+
 class Runners(Model):
     """`ci/runners.yaml`."""
 
-    runners: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")], Runner]
+    runners: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")], Runner] = (
+        Field(max_length=MAX_RUNNERS)
+    )
     github: Github | None = None
 
 

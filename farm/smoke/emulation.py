@@ -220,12 +220,13 @@ def _python(wheel: Path) -> Path:
     if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
         return Path(sys.executable)
     names = sorted({python_of(python, abi) for python, abi, _ in rows})
-    interpreter = next((path for name in names if (path := find_python(name))), None)
-    if interpreter is None:
-        raise InfrastructureError(
-            f"no Python of {' or '.join(names)} is here", hint="put one on the PATH"
-        )
-    return interpreter
+    for name in names:
+        interpreter = find_python(name)
+        if interpreter is not None:
+            return interpreter
+    raise InfrastructureError(
+        f"no Python of {' or '.join(names)} is here", hint="put one on the PATH"
+    )
 
 
 def _unpack(wheel: Path, root: Path) -> None:

@@ -57,14 +57,10 @@ def find_python(name: str) -> Path | None:
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version and free == running_free():
         return Path(sys.executable)
     expected = ["cpython", *version.split("."), str(int(free))]
-    return next(
-        (
-            candidate
-            for candidate in _candidates(version + match[3])
-            if _answers(candidate, expected)
-        ),
-        None,
-    )
+    for candidate in _candidates(version + match[3]):
+        if _answers(candidate, expected):
+            return candidate
+    return None
 
 
 def other_platform(filenames: Iterable[str]) -> str | None:
@@ -178,10 +174,16 @@ def probe_environment(home: Path, passed: Sequence[str] = ()) -> dict[str, str]:
     `OPENBLAS_CORETYPE=Haswell` ends it by SIGILL on an emulated Nehalem that it runs on. `home` is
     a folder of its own for the same reason.
     """
-    if missing := [name for name in passed if name not in os.environ]:
-        raise UsageError(f"{missing[0]} is not set, so it cannot be passed to the smoke test")
-    names = [*passed, *(name for name in COMPILER if os.name == "nt" and name in os.environ)]
-    return processes.environment(str(home), tree=False) | {name: os.environ[name] for name in names}
+    variables = processes.environment(str(home), tree=False)
+    for name in passed:
+        if name not in os.environ:
+            raise UsageError(f"{name} is not set, so it cannot be passed to the smoke test")
+        variables[name] = os.environ[name]
+    if os.name == "nt":
+        for name in COMPILER:
+            if name in os.environ:
+                variables[name] = os.environ[name]
+    return variables
 
 
 @dataclass(frozen=True)
@@ -197,20 +199,17 @@ class Target:
 
     def options(self) -> list[str]:
         """The words for pip."""
-        version, major, minor = self.python[2:].rstrip("t"), *self.glibc.split(".")
-        tags = [
-            f"manylinux_{major}_{number}" for number in range(int(minor), 16, -1)
-        ]  # glibc 2.17: manylinux2014
+        version = self.python[2:].rstrip("t")
         words = [f"--target={self.folder}", f"--python-version={version[0]}.{version[1:]}"]
-        words += [
-            f"--platform={tag}_{self.machine}"
-            for tag in (*tags, "manylinux2014", facts(DEFAULT).tag)
-        ]
-        return [
-            *words,
-            "--implementation=cp",
-            *(f"--abi={abi}" for abi in (f"cp{self.python[2:]}", "abi3", "none")),
-        ]
+        major, _, minor = self.glibc.partition(".")
+        for number in range(int(minor), 16, -1):  # glibc 2.17: manylinux2014
+            words.append(f"--platform=manylinux_{major}_{number}_{self.machine}")
+        for tag in ("manylinux2014", facts(DEFAULT).tag):
+            words.append(f"--platform={tag}_{self.machine}")
+        words.append("--implementation=cp")
+        for abi in (f"cp{self.python[2:]}", "abi3", "none"):
+            words.append(f"--abi={abi}")
+        return words
 
 
 def install(

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Literal, NamedTuple
@@ -455,13 +455,10 @@ def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[C
 
     `hung`: the run, or a check of it, did not end in its time; `gpu`: it could use a card.
     """
-    texts = [
-        text
-        for check in report.checks
-        if check.status != "passed"
-        for text in (check.seen, check.reason)
-        if text
-    ]
+    texts: list[str] = []
+    for check in report.checks:
+        if check.status != "passed":
+            texts += filter(None, (check.seen, check.reason))
     # A signal says enough: last words before a crash are often about something else.
     if report.outcome == "failed" and report.signal is None:
         texts += [report.reason or "", report.output_tail[-_LAST_WORDS:]]
@@ -471,11 +468,11 @@ def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[C
         {check.name: check.seen or "" for check in report.checks},
         report.emulated,
     )
-    matches = matching_rows(texts, report.module, signal=report.signal, hung=hung, gpu=gpu)
-    return tuple(
-        Cause(id=row.id, what=row.what.format(**filled), fix=row.fix.format(**filled))
-        for row, _ in matches
-    )
+    causes = []
+    for row, _ in matching_rows(texts, report.module, signal=report.signal, hung=hung, gpu=gpu):
+        what = row.what.format(**filled)
+        causes.append(Cause(id=row.id, what=what, fix=row.fix.format(**filled)))
+    return tuple(causes)
 
 
 def _may_use_gpu(report: SmokeReport, expect: Expectation) -> bool:
@@ -496,15 +493,9 @@ def _outcome(
     if isinstance(document, ProbeDocument) and document.running:
         during = f" in the check {document.running!r}"
     # The order counts: how the process ended says more than the file that it left behind.
-    if ended.late:
-        if ended.returncode is None:
-            stuck = " and could not be killed: the driver hangs"
-        else:
-            stuck = ""
-        return "failed", f"{ended.late}{during}{stuck}"
-    if signal_name is not None:
-        meaning = _MEANING.get(signal_name)
-        return "failed", f"ended by {signal_name}{during}" + (f": {meaning}" if meaning else "")
+    killed = _why_killed(ended, signal_name, during)
+    if killed is not None:
+        return "failed", killed
     if isinstance(document, str):
         return "failed", f"{document}; exit code {ended.returncode}"
     if document.module != module:
@@ -530,11 +521,37 @@ def _outcome(
         )
     if not any(check.status == "passed" for check in document.checks):
         return "not_run", "no check could be made"
-    gpu = [check for check in document.checks if check.group == "cuda"]
-    if expect.gpu and emulate is None and not any(check.status == "passed" for check in gpu):
-        why = next((check.reason for check in gpu if check.reason), "there is no GPU part")
+    why = None
+    if expect.gpu and emulate is None:
+        why = _why_no_gpu(document.checks)
+    if why is not None:
         return "failed", f"a GPU was asked for, and the GPU part did not run: {why}"
     return "passed", None
+
+
+def _why_killed(ended: Ended, signal_name: str | None, during: str) -> str | None:
+    """What ended the probe's process from outside; None where it ended itself."""
+    if ended.late and ended.returncode is None:
+        return f"{ended.late}{during} and could not be killed: the driver hangs"
+    if ended.late:
+        return f"{ended.late}{during}"
+    if signal_name in _MEANING:
+        return f"ended by {signal_name}{during}: {_MEANING[signal_name]}"
+    if signal_name is not None:
+        return f"ended by {signal_name}{during}"
+    return None
+
+
+def _why_no_gpu(checks: Iterable[Check]) -> str | None:
+    """Why no check of the GPU was made; None where one passed."""
+    reason = None
+    for check in checks:
+        if check.group != "cuda":
+            continue
+        if check.status == "passed":
+            return None
+        reason = reason or check.reason
+    return reason or "there is no GPU part"
 
 
 def _why(failed: Check) -> str:

@@ -34,12 +34,11 @@ def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
     """
     files: dict[str, Path] = {}
     for pattern in patterns:
-        fitting = [
-            path
-            for folder in lib_dirs
-            for path in sorted(folder.glob("*"))
-            if fnmatchcase(path.name, pattern)
-        ]
+        fitting = []
+        for folder in lib_dirs:
+            for path in sorted(folder.glob("*")):
+                if fnmatchcase(path.name, pattern):
+                    fitting.append(path)
         if not fitting:
             searched = ", ".join(map(str, lib_dirs)) or "none given"
             raise VerificationFailedError(

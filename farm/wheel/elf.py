@@ -18,6 +18,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from farm.base.errors import VerificationFailedError
 from farm.base.text import printable
@@ -203,6 +204,9 @@ def damaged(what: str) -> VerificationFailedError:
     return VerificationFailedError(f"damaged ELF file: {what}")
 
 
+_TEXT_TAGS = (_DT_NEEDED, _DT_FILTER, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
+
+
 class _Reader:
     def __init__(self, data: Buffer) -> None:
         self.data = data
@@ -223,12 +227,10 @@ class _Reader:
         # DT_STRTAB is an address in memory, and so are the other tables: segments give the place in
         # the file.
         strings = self._file_offset(next((value for tag, value in tags if tag == _DT_STRTAB), None))
-        texts = [
-            (tag, self._string(strings + value))
-            for tag, value in tags
-            if strings is not None
-            and tag in (_DT_NEEDED, _DT_FILTER, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
-        ]
+        texts = []
+        for tag, value in tags:
+            if strings is not None and tag in _TEXT_TAGS:
+                texts.append((tag, self._string(strings + value)))
         # An empty one leads nowhere (glibc, elf/dl-load.c: decompose_rpath); an empty entry is the
         # current folder.
         versions = self._versions(dict(tags), strings)
@@ -365,18 +367,11 @@ class _Reader:
             raise damaged(f"its section headers have {size} bytes each")
         raw = [self._at(layout, table + index * size) for index in range(count)]
         base = raw[names][4] if names < len(raw) else None
-        return tuple(
-            Section(
-                "" if base is None else symbol_name(self.data, base + name),
-                kind,
-                flags,
-                address,
-                offset,
-                length,
-                link,
-            )
-            for name, kind, flags, address, offset, length, link in raw
-        )
+        sections = []
+        for name, kind, flags, address, offset, length, link in raw:
+            title = "" if base is None else symbol_name(self.data, base + name)
+            sections.append(Section(title, kind, flags, address, offset, length, link))
+        return tuple(sections)
 
 
 _SHT_SYMTAB = 2
@@ -404,11 +399,7 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
     """The defined functions, each address once, from `.symtab`, or from `.dynsym` in a stripped
     file.
     """
-    tables = {
-        section.kind: section
-        for section in elf.sections
-        if section.kind in (_SHT_SYMTAB, _SHT_DYNSYM)
-    }
+    tables = {section.kind: section for section in elf.sections}
     table = tables.get(_SHT_SYMTAB) or tables.get(_SHT_DYNSYM)
     if table is None or table.link >= len(elf.sections):
         return Functions((), ())
@@ -473,18 +464,47 @@ class Symbols:
         return f" from {library}, version {version}" if library else library
 
 
-def read_symbols(data: Buffer, elf: Elf) -> Symbols:
-    """Read the dynamic symbols of a library."""
+class _SymbolTable(NamedTuple):
+    """The dynamic symbols of a library as they are in the file.
+
+    Attributes:
+        rows: The symbols.
+        text: Their names.
+        versions: The index of the version of each, empty where there are none.
+        defined_versions: The versions that the library defines, by their index.
+    """
+
+    rows: bytes
+    text: bytes
+    versions: Sequence[int]
+    defined_versions: Mapping[int, str]
+
+    def name(self, offset: int) -> str:
+        """A symbol's name."""
+        end = self.text.find(b"\0", offset)
+        if offset >= len(self.text) or end < 0:
+            raise damaged("a symbol's name is outside its table")
+        return self.text[offset:end].decode("utf-8", "backslashreplace")
+
+    def version(self, index: int) -> int:
+        """The index of a symbol's version; 0 where there are none."""
+        # The highest bit hides a symbol from plain references.
+        return self.versions[index] & 0x7FFF if self.versions else 0
+
+
+def _symbol_table(data: Buffer, elf: Elf) -> _SymbolTable | None:
+    """Find the dynamic symbols of a library; None where it has none."""
     tags = dict(elf.dynamic)
     if _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
-        return Symbols()
+        return None
     start = elf.file_offset(tags[_DT_SYMTAB])
     names = elf.file_offset(tags[_DT_STRTAB])
     # The dynamic table has no tag for its length: it follows from the hash table.
     count = symbol_count(data, elf, tags)
     if count > _MAX_SYMBOLS:
         raise damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
-    if start + count * _SYMBOL.size > len(data):
+    end = start + count * _SYMBOL.size
+    if end > len(data):
         raise damaged("its symbols reach beyond the end")
     text = data[names : names + tags.get(_DT_STRSZ, 0)]
     versions = _versions(data, elf, tags, count)
@@ -493,46 +513,42 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
         if number > highest:
             raise damaged(f"a symbol is of version {number}, which is none")
     defined_versions = _defined_versions(data, elf, tags, text) if versions else {}
+    return _SymbolTable(data[start:end], text, versions, defined_versions)
+
+
+def read_symbols(data: Buffer, elf: Elf) -> Symbols:
+    """Read the dynamic symbols of a library."""
+    table = _symbol_table(data, elf)
+    if table is None:
+        return Symbols()
+    defines_versions = any(tag == _DT_VERDEF for tag, _ in elf.dynamic)
     undefined: dict[str, tuple[str, str]] = {}
     defined: set[str] = set()
     unversioned: set[str] = set()
     versions_of: dict[str, set[str]] = {}
-    for index, (name, info, _, section, _, _) in enumerate(
-        _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size])
-    ):
+    for index, (name, info, _, section, _, _) in enumerate(_SYMBOL.iter_unpack(table.rows)):
         binding = info >> 4
         # The first symbol is empty, and local ones are no offer to others.
         if not name or binding == _LOCAL:
             continue
-        end = text.find(b"\0", name)
-        if name >= len(text) or end < 0:
-            raise damaged("a symbol's name is outside its table")
-        symbol = text[name:end].decode("utf-8", "backslashreplace")
+        symbol = table.name(name)
+        number = table.version(index)
         if section:
             defined.add(symbol)
-            version = defined_versions.get(versions[index] & 0x7FFF) if versions else None
+            version = table.defined_versions.get(number)
             if version is None:
                 unversioned.add(symbol)
             else:
                 versions_of.setdefault(symbol, set()).add(version)
         elif binding != _WEAK:
-            # The highest bit hides a symbol from plain references; the rest is the version's index.
-            if versions:
-                number = versions[index] & 0x7FFF
-            else:
-                number = 0
-            if number > _GLOBAL and number not in elf.version_names and _DT_VERDEF not in tags:
+            if number > _GLOBAL and number not in elf.version_names and not defines_versions:
                 raise damaged(f"a symbol is of version {number}, which is none")
             undefined[symbol] = elf.version_names.get(number, ("", ""))
-    return Symbols(
-        undefined,
-        frozenset(defined),
-        {
-            symbol: frozenset(names)
-            for symbol, names in versions_of.items()
-            if symbol not in unversioned
-        },
-    )
+    given_versions = {}
+    for symbol, names in versions_of.items():
+        if symbol not in unversioned:
+            given_versions[symbol] = frozenset(names)
+    return Symbols(undefined, frozenset(defined), given_versions)
 
 
 def _defined_versions(

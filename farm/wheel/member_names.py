@@ -9,6 +9,9 @@ from farm.wheel.zipformat import Entry, refuse
 _MAX_NAME = 1024
 _MAX_PART = 255  # bytes: NAME_MAX of Linux, and of NTFS and APFS in characters
 _MAX_DEPTH = 64
+_SHORT = 2 * _MAX_DEPTH - 1  # characters: no more folders fit
+# Nearly all names: parts of these characters, none of which begins or ends with a dot.
+_PLAIN = re.compile(r"(?:\w(?:[\w.+-]*[\w+-])?/)*\w(?:[\w.+-]*[\w+-])?", re.ASCII)
 # Names that Windows gives to devices, with any extension and in any folder.
 _DEVICES = re.compile(
     r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE
@@ -30,6 +33,8 @@ def _check_safe(name: str) -> None:
     """Refuse a member name that could leave the folder it is unpacked in, on any operating
     system.
     """
+    if len(name) <= _SHORT and _PLAIN.fullmatch(name):
+        return
     if not name or len(name) > _MAX_NAME:
         refuse("its name is empty or too long", name[:80])
     if not name.isprintable():
@@ -79,34 +84,45 @@ def check_names(entries: list[Entry]) -> tuple[dict[str, Entry], dict[str, str]]
     unportable: dict[str, str] = {}
     for entry in entries:
         name = entry.name
-        parent, _, base = name.rpartition("/")
         _check_safe(name)
         if problem := windows_problem(name):
             unportable[name] = problem
-        key = name.lower() if base and name.isascii() else _fold(name)
-        if key in folded:
-            twin = folded[key]
-            if twin == name:
-                refuse("occurs twice", name)
-            if twin.removesuffix("/") == name.removesuffix("/"):
-                refuse("a file and a folder of one name", name)
+        key = _fold(name)
+        if twin := folded.get(key):
+            _check_twin(name, twin)
             unportable[name] = f"differs only by case or normal form from {twin!r}"
         folded[key] = name
-        if not base:
-            if entry.size:
-                refuse("a folder with content", name)
-            parent = parent.rpartition("/")[0]
-        if parent not in parents:
-            parents[parent] = name
+        if entry.is_dir and entry.size:
+            refuse("a folder with content", name)
+        parents.setdefault(name.removesuffix("/").rpartition("/")[0], name)
+    _check_parents(parents, folded)
+    return {entry.name: entry for entry in entries}, unportable
+
+
+def _check_twin(name: str, twin: str) -> None:
+    """Refuse two members that no system tells apart."""
+    if twin == name:
+        refuse("occurs twice", name)
+    if twin.removesuffix("/") == name.removesuffix("/"):
+        refuse("a file and a folder of one name", name)
+
+
+def _check_parents(parents: dict[str, str], folded: dict[str, str]) -> None:
+    """Refuse members below a member that is no folder.
+
+    Args:
+        parents: Each folder that members are in, with one of them.
+        folded: All members by their folded name.
+    """
     checked: set[str] = set()
-    for parent, name in parents.items():
+    for folder, name in parents.items():
+        parent = folder
         while parent and parent not in checked:
             checked.add(parent)
             above = folded.get(_fold(parent))
             if above is not None and not above.endswith("/"):
                 refuse(f"is below {above!r}, which is not a folder", name)
-            parent = parent.rpartition("/")[0]  # noqa: PLW2901 upwards, folder by folder
-    return {entry.name: entry for entry in entries}, unportable
+            parent = parent.rpartition("/")[0]
 
 
 def _fold(name: str) -> str:

@@ -240,11 +240,10 @@ def _wrong_rows(archive: Archive, info: DistInfo, contents: Contents) -> tuple[s
 
 def _with_files(contents: Contents, patched: Sequence[NewMember]) -> Contents:
     """The contents, with what the files of corrected libraries say."""
-    corrected = {
-        member.name: read_file(member.content, member.name)
-        for member in patched
-        if isinstance(member.content, Path)
-    }
+    corrected = {}
+    for member in patched:
+        if isinstance(member.content, Path):
+            corrected[member.name] = read_file(member.content, member.name)
     libraries = tuple(corrected.get(library.path, library) for library in contents.libraries)
     return contents._replace(libraries=libraries)
 
@@ -486,11 +485,9 @@ def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tup
     """Libraries that the tool put into the folder `libs`; their sources are unknown."""
     with Archive(repaired) as archive:
         record = parse_record(archive.read(read_dist_info(archive).record, RECORD_LIMIT))
-    return tuple(
-        Vendored(row.path, tool, row.digest, row.size)
-        for row in sorted(record, key=lambda row: row.path)
-        if row.digest
-        and row.size is not None
-        and row.path.startswith(f"{libs}/")
-        and row.path not in before
-    )
+    added = []
+    for row in sorted(record, key=lambda row: row.path):
+        is_new = row.path.startswith(f"{libs}/") and row.path not in before
+        if is_new and row.digest and row.size is not None:
+            added.append(Vendored(row.path, tool, row.digest, row.size))
+    return tuple(added)

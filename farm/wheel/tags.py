@@ -150,13 +150,9 @@ def _between(tag: str) -> tuple[Level, str] | None:
         return None
     level = lower_levels[-1]
     newer = {f"2.{minor_version}" for minor_version in range(level.glibc[1] + 1, minor + 1)}
-    versions = {
-        machine: {
-            family: names | newer if family == "GLIBC" else names
-            for family, names in families.items()
-        }
-        for machine, families in level.versions.items()
-    }
+    versions = {}
+    for machine, families in level.versions.items():
+        versions[machine] = {**families, "GLIBC": families["GLIBC"] | newer}
     return level._replace(
         name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions
     ), match[2]

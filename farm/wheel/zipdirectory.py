@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from farm.wheel.zipformat import (
     CENTRAL,
@@ -32,39 +32,50 @@ _MAX_DIRECTORY = 128 << 20
 
 def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
     """All members of a ZIP file in the order of their data, with local headers checked."""
-    count, start, length, end = _find_directory(file, size)
-    if count > max_members:
-        refuse(f"{count} members; more than {max_members} are refused")
-    if length > _MAX_DIRECTORY:
-        refuse(f"a directory of {length} bytes; more than {_MAX_DIRECTORY} are refused")
+    place = _find_directory(file, size)
+    if place.members > max_members:
+        refuse(f"{place.members} members; more than {max_members} are refused")
+    if place.length > _MAX_DIRECTORY:
+        refuse(f"a directory of {place.length} bytes; more than {_MAX_DIRECTORY} are refused")
     # zipfile shifts all offsets where bytes are before the archive; not every reader does.
-    if start + length != end:
+    if place.start + place.length != place.end:
         refuse("not a wheel: the ZIP directory is not where its end record says")
-    file.seek(start)
+    file.seek(place.start)
+    records = list(_records(file.read(place.length), place.members))
+    records.sort(key=lambda record: record[0].header_offset)
     position = 0
     checked = []
-    for entry, flags in sorted(
-        _records(file.read(length), count), key=lambda record: record[0].header_offset
-    ):
+    for entry, flags in records:
         if entry.header_offset < position:
             refuse("overlaps another member", entry.name)
         if entry.header_offset > position:
             refuse(
                 f"{entry.header_offset - position} bytes before it belong to no member", entry.name
             )
-        member, position = _check_local_header(file, entry, start, flags)
+        member, position = _check_local_header(file, entry, place.start, flags)
         checked.append(member)
-    if position != start:
+    if position != place.start:
         refuse("bytes between the last member and the directory belong to no member")
     return checked
 
 
-def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
-    """(members, directory offset, directory length, offset just behind the directory)."""
+class _Place(NamedTuple):
+    """Where the directory is: how many members it has, its offset and length, and the end behind
+    it.
+    """
+
+    members: int
+    start: int
+    length: int
+    end: int
+
+
+def _find_directory(file: BinaryIO, size: int) -> _Place:
+    """Find the directory by the end record, which is the last of the file."""
     if size < END.size:
         refuse("not a wheel: too short for a ZIP file")
-    end_at = size - END.size
-    file.seek(end_at)
+    end = size - END.size
+    file.seek(end)
     magic, disk, disk2, on_this_disk, count, length, start, comment = END.unpack(
         file.read(END.size)
     )
@@ -74,30 +85,33 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
             "comment)"
         )
     # A field of all ones says that the ZIP64 record holds the value (APPNOTE 4.4.1.4).
-    if LIMIT16 not in (on_this_disk, count) and SEE_ZIP64 not in (length, start):
-        if disk or disk2 or on_this_disk != count:
-            refuse("not a wheel: a ZIP file of several disks")
-        return count, start, length, end_at
-    # The three end structures stand back to back. The format allows gaps, which could hide a second
-    # directory.
-    locator_at = end_at - LOCATOR.size
-    end64_at = locator_at - END64.size
-    if end64_at < 0:
+    if LIMIT16 in (on_this_disk, count) or SEE_ZIP64 in (length, start):
+        return _find_directory64(file, end)
+    if disk or disk2 or on_this_disk != count:
+        refuse("not a wheel: a ZIP file of several disks")
+    return _Place(count, start, length, end)
+
+
+def _find_directory64(file: BinaryIO, end: int) -> _Place:
+    """Find the directory by the ZIP64 end record.
+
+    The three end structures stand back to back. The format allows gaps, which could hide a second
+    directory.
+    """
+    end64 = end - LOCATOR.size - END64.size
+    if end64 < 0:
         refuse("not a wheel: the ZIP64 end record is missing")
-    file.seek(end64_at)
+    file.seek(end64)
     raw = file.read(END64.size + LOCATOR.size)
     magic, record, _, _, disk, disk2, on_this_disk, count, length, start = END64.unpack_from(raw)
     magic2, disk3, recorded_at, disks = LOCATOR.unpack_from(raw, END64.size)
-    if (
-        magic != b"PK\6\6"
-        or magic2 != b"PK\6\7"
-        or recorded_at != end64_at
-        or record != END64.size - 12
-    ):
+    if (magic, magic2) != (b"PK\6\6", b"PK\6\7"):
+        refuse("not a wheel: the ZIP64 end record is damaged")
+    if recorded_at != end64 or record != END64.size - 12:
         refuse("not a wheel: the ZIP64 end record is damaged")
     if disk or disk2 or disk3 or disks > 1 or on_this_disk != count:
         refuse("not a wheel: a ZIP file of several disks")
-    return count, start, length, end64_at
+    return _Place(count, start, length, end64)
 
 
 def _records(directory: bytes, count: int) -> Iterator[tuple[Entry, int]]:
@@ -149,6 +163,26 @@ def _zip64(
 
     `spare`: the field may hold more than those.
     """
+    wide = _zip64_field(extra, name)
+    if wide is None:
+        return values
+    result = []
+    position = 0
+    for value in values:
+        if value != SEE_ZIP64:
+            result.append(value)
+            continue
+        if position + 8 > len(wide):
+            refuse("its ZIP64 field is cut off", name)
+        result.append(int.from_bytes(wide[position : position + 8], "little"))
+        position += 8
+    if position < len(wide) and not spare:
+        refuse("its ZIP64 field holds what no other field refers to", name)
+    return tuple(result)
+
+
+def _zip64_field(extra: bytes, name: str) -> bytes | None:
+    """The ZIP64 field among the extra fields of a member; None where there is none."""
     position = 0
     wide: bytes | None = None
     while position + 4 <= len(extra):
@@ -163,19 +197,7 @@ def _zip64(
                 refuse("carries two ZIP64 fields", name)
             wide = extra[position + 4 : position + 4 + length]
         position += 4 + length
-    result = []
-    used = 0
-    for value in values:
-        if value == SEE_ZIP64 and wide is not None:
-            if used + 8 > len(wide):
-                refuse("its ZIP64 field is cut off", name)
-            result.append(int.from_bytes(wide[used : used + 8], "little"))
-            used += 8
-        else:
-            result.append(value)
-    if wide is not None and used < len(wide) and not spare:
-        refuse("its ZIP64 field holds what no other field refers to", name)
-    return tuple(result)
+    return wide
 
 
 def _check_local_header(

@@ -296,25 +296,29 @@ def run_command(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 MANIFEST = Path("/farm-manifest")
+PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
 UPLOAD_FAILED = 75  # EX_TEMPFAIL of sysexits.h
 
 
-def no_new_privileges() -> None:
-    """From here on no program that is started gains rights by a set-uid bit: a swarm service has no
-    option for it.
+def protect() -> None:
+    """From here on no program that is started gains rights by a set-uid bit, for which a swarm
+    service has no option, and none reads this one's URLs or writes into its log by /proc.
     """
-    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(
-        PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0
-    ):
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")
+    if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_SET_DUMPABLE cannot be set")
 
 
 def main() -> int:
     with gzip.open(MANIFEST, "rt", encoding="utf-8") as stream:
         manifest = json.load(stream)
     try:
-        no_new_privileges()
+        protect()
         unpack(manifest)
         report = run_command(manifest)
         # A build that failed has no output that counts: its log says why.

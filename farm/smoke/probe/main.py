@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 ON_THE_CARD: dict[str, Callable[[Any, str], str]] = {
     "matmul int8 on cuda": products.check_int8_matmul,
     "matmul float8 on cuda": products.check_float8_matmul,
-    "strided matmul": products.check_strided,
-    "batched matmul": products.check_batched,
-    "empty matmul": products.check_empty,
-    "2**31 elements": operations.check_large,
     "convolution through cuDNN": operations.check_convolution,
     "reduction": operations.check_reduction,
     "sort": operations.check_sort,
@@ -180,8 +176,6 @@ def card_checks(module: Any) -> dict[str, Callable[[], str]]:
     checks.update(
         {name: functools.partial(check, module, "cuda") for name, check in ON_THE_CARD.items()}
     )
-    checks["streams and events"] = functools.partial(operations.check_streams, module)
-    checks["out of memory survived"] = functools.partial(operations.check_out_of_memory, module)
     for name in card.throughput()["units"]:
         checks[f"{name} product speed"] = functools.partial(card.check_matmul_speed, module, name)
     checks["torch.compile on cuda"] = functools.partial(features.check_compile, module, "cuda")

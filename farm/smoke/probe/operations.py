@@ -10,37 +10,8 @@ import re
 import warnings
 from typing import Any
 
-from .products import exactly, free_memory, gamma, largest_share, random_matrix, within
+from .products import exactly, gamma, largest_share, random_matrix, within
 from .recorder import FailedError, NotRunError
-
-
-def check_large(torch: Any, device: str) -> str:
-    """More than 2**31 elements: an index of 32 bits would go wrong.
-
-    Bytes in, bytes out: sum would make int64 of all of them first, 16 GiB, which no Kepler card
-    has.
-    """
-    count = 2**31 + 12345
-    free = free_memory(torch) if device == "cuda" else math.inf
-    if free < 5 * 2**30:
-        raise NotRunError(f"{free / 2**30:.1f} GiB of the card's memory are free, it needs 5")
-    x = torch.zeros(count, dtype=torch.uint8, device=device)
-    places = [0, 2**31 - 1, 2**31, count - 1]
-    for number, place in enumerate(places):
-        x[place] = number + 1
-    y = x * 2
-    del x
-    elements = [int(y[place]) for place in places]
-    largest = int(y.argmax())
-    del y
-    # torch keeps freed memory to itself: the checks that follow may need it in other pieces.
-    torch.cuda.empty_cache()
-    if elements != [2, 4, 6, 8] or largest != count - 1:
-        raise FailedError(
-            f"elements {elements}, the largest is number {largest}",
-            f"elements [2, 4, 6, 8], the largest is number {count - 1}",
-        )
-    return f"{count} elements"
 
 
 def check_complex(torch: Any, device: str) -> str:
@@ -280,50 +251,6 @@ def check_training(torch: Any, device: str) -> str:
             f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}", "less than half"
         )
     return f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
-
-
-def check_streams(torch: Any) -> str:
-    """Two streams that wait for each other by events; the result shows an order that was not
-    kept.
-    """
-    stream = torch.cuda.Stream()
-    two = torch.cuda.Stream()
-    begun = torch.cuda.Event(enable_timing=True)
-    filled = torch.cuda.Event(enable_timing=True)
-    x = torch.zeros(1 << 22, device="cuda")
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        begun.record()
-        for _ in range(50):
-            x += 1
-        filled.record()
-    with torch.cuda.stream(two):
-        two.wait_event(filled)
-        y = x * 2
-    two.synchronize()
-    extremes = (float(y.min()), float(y.max()))
-    if extremes != (100.0, 100.0):
-        raise FailedError(f"from {extremes[0]} to {extremes[1]}", "100 everywhere")
-    took = begun.elapsed_time(filled)
-    if not took > 0:
-        raise FailedError(f"50 additions took {took} ms", "more than 0")
-    return f"in order; 50 additions took {took:.3f} ms"
-
-
-def check_out_of_memory(torch: Any) -> str:
-    """An allocation that cannot be had must be an error that one can go on after."""
-    total = torch.cuda.get_device_properties(0).total_memory
-    try:
-        torch.empty(4 * total, dtype=torch.uint8, device="cuda")
-    except RuntimeError as error:  # OutOfMemoryError is one
-        if "out of memory" not in str(error).lower():
-            raise
-    else:
-        raise FailedError(f"{4 * total} bytes were given", "out of memory")
-    x = torch.ones(64, 64, device="cuda")
-    if float((x @ x).sum()) != 64.0**3:
-        raise FailedError("after the error products are wrong", "64 everywhere")
-    return f"refused {4 * total / 2**30:.0f} GiB, and went on"
 
 
 def cpu_capability(torch: Any) -> str:

@@ -14,11 +14,11 @@ def undefined_symbol(files: Files, match: re.Match[str]) -> Cause:
     """A name that a library takes and none gives."""
     symbol = given(match)
     symbols = files.contents.symbols
-    takers = [
-        f"{path} takes it{where}"
-        for path, table in symbols.items()
-        if (where := table.source(symbol)) is not None
-    ]
+    takers = []
+    for path, table in symbols.items():
+        where = table.source(symbol)
+        if where is not None:
+            takers.append(f"{path} takes it{where}")
     givers = [path for path, table in symbols.items() if symbol in table.exports]
     owned = next((table for table in tables().symbols if re.match(table["pattern"], symbol)), None)
     if givers:

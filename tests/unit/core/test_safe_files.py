@@ -355,6 +355,18 @@ def test_results_are_not_written_where_others_may_write(tmp_path, mode):
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give away"
 )
+def test_results_are_not_written_where_a_group_may_write(tmp_path):
+    place = tmp_path / "out"
+    place.mkdir()
+    os.chown(place, 0, 4321)
+    place.chmod(0o2775)
+    with pytest.raises(UnsafeFolderError, match="others may write to"):
+        make_folder(place, readable=True)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give away"
+)
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
     place = tmp_path / "theirs"
     place.mkdir()

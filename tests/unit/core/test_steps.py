@@ -117,7 +117,7 @@ for process in Path("/proc").glob("[0-9]*"):
         print("refused", b"steps.py" in words, error.strerror)
 """
     before = WITHOUT_RIGHTS if os.geteuid() == 0 else ()
-    code, lines = run(job, program, before=before)
+    code, lines = run(job, program, "60", before=before)
     assert code == 0
     assert farms_own(lines) == TRUE_LINES
     assert "refused True Permission denied" in lines

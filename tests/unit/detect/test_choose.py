@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
-from farm.machine.detect import choose, compatible, cpu_levels
+from farm.machine.cards import compatible
+from farm.machine.detect import choose, cpu_levels
 from farm.machine.readings import Cpu, Gpu, Missing, Os, Python, Readings
 from farm.plan.recommend import FarmBuild
 from farm.plan.variant import PYTHONS, Variant

@@ -14,7 +14,8 @@ from farm.cli.selection import each_build, selectors_of
 from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.reader import KEY, WITHDRAWN
-from farm.machine.detect import choose, with_published
+from farm.machine.detect import choose
+from farm.machine.published import with_published
 from farm.plan.matrix import load_matrix
 from farm.plan.resolve import resolve
 from farm.plan.settings import load_settings

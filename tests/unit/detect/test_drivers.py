@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.machine.detect import judge_gpu
+from farm.machine.cards import judge_gpu
 from farm.machine.readings import Gpu
 
 

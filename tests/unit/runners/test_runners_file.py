@@ -52,6 +52,14 @@ def test_wrong_entries_name_the_file_and_the_line(read, text, fault):
     assert "ci/runners.yaml:3: " in str(caught.value)
 
 
+def test_more_machines_than_can_be_asked_are_refused(tmp_path):
+    (tmp_path / "ci").mkdir()
+    rows = "".join(f"  r{number}: {{engine: docker}}\n" for number in range(1001))
+    (tmp_path / "ci" / "runners.yaml").write_text(f"runners:\n{rows}")
+    with pytest.raises(UsageError, match="runners: must have at most 1000 entries"):
+        load_runners(tmp_path)
+
+
 def test_a_card_that_the_catalogue_does_not_know_is_taken_at_its_word(read):
     assert read("{engine: docker, gpus: [{name: Prototype 9, sm: sm35}]}").gpus[0].sm == "sm35"
 

@@ -16,7 +16,8 @@ from farm.base.errors import UsageError
 from farm.catalog import gpus, paste
 from farm.cli import official_cpu
 from farm.cli.main import parser
-from farm.cli.official import headline, request_of
+from farm.cli.official import headline
+from farm.cli.official_request import request_of
 from farm.plan.compat import official
 from farm.plan.compat.official import Question
 from farm.plan.compat.official_cpu import best as best_for_cpu
