@@ -6,6 +6,7 @@ conda-forge and Spack.
 For maintainers: `make generate` runs it. A test says so when it was forgotten.
 """
 
+import textwrap
 from pathlib import Path
 
 from farm import catalog
@@ -53,11 +54,11 @@ def page() -> str:
             )
         )
     heads = " | ".join(f"`{variant}`" for variant in VARIANTS)
-    lacks = [
-        f"- without {feature.title}: {feature.lack}"
-        for feature in catalog.features().values()
-        if feature.lack
-    ]
+    lacks = []
+    for feature in catalog.features().values():
+        if feature.lack:
+            line = f"- without {feature.title}: {feature.lack}"
+            lacks.append(textwrap.fill(line, 100, subsequent_indent="  "))
     return PAGE.format(
         heads=heads,
         lines="---|" * len(VARIANTS),

@@ -10,7 +10,7 @@ A test says so when it was forgotten.
 from pathlib import Path
 from typing import Any
 
-from farm.plan.matrix import REQUIRED, MatrixText
+from farm.plan.channel_text import REQUIRED, MatrixText
 from tools.generated import schema_text, write
 
 OUT = Path(__file__).parent.parent / "ci" / "matrix.schema.json"

@@ -19,7 +19,7 @@ from farm.base import resources
 from farm.base.errors import EXITS
 from farm.base.yamlfile import Model
 from farm.cli.main import COMMANDS, command_parser, parser
-from farm.plan.matrix import ChannelText
+from farm.plan.channel_text import ChannelText
 from farm.plan.options import OPTIONS
 from farm.plan.settings import Settings
 
@@ -71,7 +71,7 @@ def keys(model: type[Model], comments: Path | None = None) -> str:
         else:
             default = f"default `{_yaml(field.get('default'))}`"
         if not (len(default) < MAX_DEFAULT):
-            default = "default in `farm/wheel/verify_defaults.yaml`"
+            default = "default in `farm/policy/verify_defaults.yaml`"
         rows.append(
             (
                 f"`{name}`",

@@ -97,10 +97,10 @@ def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> li
 
 def first_of(names: Sequence[str], limit: int) -> str:
     """The first `limit` names, and how many more there are: `a, b and 3 more`."""
-    shown = ", ".join(names[:limit])
+    first_names = ", ".join(names[:limit])
     if len(names) <= limit:
-        return shown
-    return f"{shown} and {len(names) - limit} more"
+        return first_names
+    return f"{first_names} and {len(names) - limit} more"
 
 
 def duration(seconds: float) -> str:

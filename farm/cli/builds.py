@@ -46,10 +46,10 @@ from farm.plan.render import render
 from farm.plan.resolve import resolve
 from farm.run import run as runs
 from farm.run.backends import check_engine, engine_for, engine_kind
-from farm.run.bundle import bundle
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import Journal
 from farm.run.journal_records import Request, Run, Until
+from farm.run.offline_bundle import bundle
 from farm.run.pip_commands import pip_request, public_url
 from farm.run.published import install_lines, listed, use_published
 from farm.run.resume import find_published

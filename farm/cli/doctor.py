@@ -10,8 +10,9 @@ from farm.cli import show
 from farm.machine.detect import choose
 from farm.machine.doctor import BuildMachine, check_project, run_checks
 from farm.machine.readings import OTHER, Readings, collect
+from farm.plan.channel import Build
 from farm.plan.file import Plan
-from farm.plan.matrix import Build, load_matrix
+from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
 from farm.plan.request import BuildRequest
 from farm.plan.resolve import resolve

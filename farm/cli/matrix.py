@@ -10,10 +10,12 @@ from farm.base.errors import UsageError
 from farm.base.project import find_project
 from farm.cli import show
 from farm.cli.selection import selectors_of, workspace_of
-from farm.plan.matrix import Build, Channel, load_matrix, workflow_matrix
+from farm.plan.channel import Build, Channel
+from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
 from farm.plan.resolve import resolve
 from farm.plan.settings import load_github
+from farm.plan.workflow_matrix import workflow_matrix
 
 
 def run_matrix(args: argparse.Namespace) -> int:

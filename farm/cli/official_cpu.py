@@ -18,22 +18,24 @@ from farm.plan.variant import Variant, python_word
 from farm.platforms.facts import DEFAULT, facts
 
 EXIT_CODES = {"yes": 0, "no": 3, "not known": 2}
-MAC_MACHINES = {"aarch64": "arm64", "x86_64": "x86_64"}
-"""The machines of macOS by the names that pasted texts have."""
 MAX_BUILDS = 2
 
 
 def is_asked(args: argparse.Namespace, pasted: Pasted | None) -> bool:
     """True if a question is about a CPU alone: it names one, or a Mac, and no card."""
     if pasted:
-        without_cuda = pasted.platform is not None and not facts(pasted.platform).cuda
-        about_a_machine = pasted.cpu is not None or without_cuda
+        about_a_machine = pasted.cpu is not None or _without_cuda(pasted.platform)
         return not pasted.cards and pasted.problem is None and about_a_machine
     if args.gpu:
         return False
     variant = Variant.parse(args.variant) if args.variant else None
     cpu_alone = variant is not None and not variant.sms
-    return cpu_alone or args.cpu is not None or not facts(args.platform).cuda
+    return cpu_alone or args.cpu is not None or _without_cuda(args.platform)
+
+
+def _without_cuda(platform: str | None) -> bool:
+    """True for a platform on which no NVIDIA card computes."""
+    return platform is not None and not facts(platform).cuda
 
 
 def question_of(args: argparse.Namespace, pasted: Pasted | None, *, platform: str) -> Question:
@@ -58,17 +60,15 @@ def question_of(args: argparse.Namespace, pasted: Pasted | None, *, platform: st
     if cpu is not None and cpu not in levels:
         raise UsageError(f"{cpu!r} is no CPU level", hint=f"known: {', '.join(levels)}")
     machine = levels[cpu].machine if cpu else (pasted.machine if pasted else None)
-    if not facts(platform).cuda:
-        if machine is None:
-            raise UsageError(
-                "Macs have Intel's or Apple's processors, and the answer depends on it",
-                hint="--cpu arm64 (Apple), or --cpu avx2 (Intel)",
-            )
-        machine = MAC_MACHINES.get(machine, machine)
+    if _without_cuda(platform) and machine is None:
+        raise UsageError(
+            "Macs have Intel's or Apple's processors, and the answer depends on it",
+            hint="--cpu arm64 (Apple), or --cpu avx2 (Intel)",
+        )
     glibc = parse_glibc(args.glibc) if args.glibc else (pasted.glibc if pasted else None)
     return Question(
         sms=(),
-        platform=f"{platform}-{machine or 'x86_64'}",
+        platform=f"{platform}-{facts(platform).machine(machine or 'x86_64')}",
         python=_python(args.python, variant, pasted),
         torch=_torch(args.torch),
         glibc=glibc if platform == DEFAULT else None,

@@ -393,7 +393,9 @@ def _tested_instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[t
     machine = Machine(variant.sms, (variant.cpu,), plan.platform, (variant.python,), together=True)
     if plan.package == "torch" and not evidence.of(plan):
         for build in buildable_here(project, machine, limit=1):
-            if build.proved:
+            # What was proved on another base image may be this very build.
+            another = (build.variant, build.channel) != (variant, plan.channel)
+            if build.proved and another:
                 yield "instead", f"{build.release} ({build.standing}):"
                 yield "", f"farm plan {build.words}"
 

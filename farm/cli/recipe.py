@@ -31,8 +31,9 @@ from farm.cli import show
 from farm.cli.package_kind import HINTS, MAX_FILE, Tree
 from farm.cli.selection import project_of
 from farm.cli.sources import MAX_FILES, Proposal, pyproject_of, read_sources, unpacked
+from farm.plan.channel import Channel
 from farm.plan.file import SourcePlan
-from farm.plan.matrix import Channel, Matrix, load_matrix
+from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.recipe import Recipe, source_fault, use_project
 from farm.run.download import fetch, index_files
 

@@ -9,9 +9,9 @@ import gc
 from farm.base.errors import UsageError
 from farm.cli import show
 from farm.platforms.facts import of_tag, unread
+from farm.policy.rules import Policy, Waiver, load_policy, parse_waiver
 from farm.wheel.inspect import DECODED, WheelContents, inspect
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.policy import Policy, Waiver, load_policy, parse_waiver
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import findings_of, verify
 

@@ -107,10 +107,10 @@ def describe(
             f"{wheel.name}: {project!r} is a name of the index's own layout", hint=hint
         )
     if not wheel.is_file():
-        raise UsageError(
-            f"cannot read {wheel}: "
-            f"{'not a file' if wheel.exists() else 'No such file or directory'}"
-        )
+        reason = "No such file or directory"
+        if wheel.exists():
+            reason = "not a file"
+        raise UsageError(f"cannot read {wheel}: {reason}")
     try:
         digest, size = sha256_and_size(wheel)
     except OSError as error:

@@ -183,8 +183,7 @@ class _BatchPublisher:
         except ValueError as error:
             raise PublishRefusedError(str(error)) from error
         page = self._page(offer.group, project)
-        entry = None if page is None else page.entries.get(offer.path.name)
-        listed_sha256 = None if entry is None else entry.hashes.sha256
+        listed_sha256 = _listed_sha256(page, offer.path.name)
         projects = self.waiting.setdefault(offer.group, {})
         if offer.record is not None and offer.record.sha256 == listed_sha256:
             self._copy_reports(offer)
@@ -269,6 +268,13 @@ class _BatchPublisher:
                 return None
             self.expected[group, project] = page
         return self.expected[group, project]
+
+
+def _listed_sha256(page: ProjectPage | None, name: str) -> str | None:
+    """The digest that a page states of a wheel; None if it does not list it."""
+    if page is None or name not in page.entries:
+        return None
+    return page.entries[name].hashes.sha256
 
 
 def _fetch(source: Store, record: Record, folder: Path) -> Path:

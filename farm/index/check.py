@@ -24,7 +24,7 @@ from farm.index.layout import (
     wheel_key,
 )
 from farm.index.page_writer import parse_names
-from farm.index.pages import Catalogue, ProjectPage, parse_catalogue, parse_page
+from farm.index.pages import Catalogue, ProjectPage, parse_catalogue, parse_page, read_catalogue
 from farm.index.reconcile import Rebuild, orphans_of
 from farm.index.records import (
     READERS,
@@ -36,7 +36,7 @@ from farm.index.records import (
     read_events,
 )
 from farm.index.signatures import expiring
-from farm.index.stores import Store, Stored, object_sha256
+from farm.index.stores import Store, Stored, data_of, object_sha256
 
 HASHERS = 4
 """Wheels that are read at the same time."""
@@ -182,8 +182,7 @@ class _Walk:
         self.wheels[record.filename] = Wheel(record, self.states.get(record.filename, State()))
 
     def _catalogue(self) -> Iterator[Problem]:
-        stored = self.store.get(CATALOGUE)
-        self.catalogue = parse_catalogue(stored.data if stored else None)
+        self.catalogue = read_catalogue(self.store)
         self.groups = set(self.catalogue.groups)
         groups = self.store.get(GROUPS)
         if groups is not None:
@@ -223,8 +222,7 @@ class _Walk:
         rebuild = Rebuild(trial, self.wheels, self.present)
         rebuild.write_all()
         for key, data in trial.noted.items():
-            stored = self.store.get(key)
-            before = stored.data if stored else None
+            before = data_of(self.store.get(key))
             yield from _guarded(key, self._difference(key, before, data))
         for key in trial.discarded:
             if key in self.present:
@@ -280,7 +278,9 @@ class _Walk:
         page = self.pages.get(_place_of(key))
         if page is not None and before == pages.project_html(page):
             return
-        newest = page.generation if page else pages.generation_of(after, key)
+        newest = pages.generation_of(after, key)
+        if page is not None:
+            newest = page.generation
         generation = pages.generation_of(before, key)
         if generation < newest:
             yield Problem(key, f"shows generation {generation} of {newest}", broken=False)
@@ -294,7 +294,9 @@ class _Walk:
             old = before.entries.get(name)
             new = after.entries.get(name)
             wheel = self.wheels.get(name)
-            number = wheel.state.number if wheel else 0
+            number = 0
+            if wheel is not None:
+                number = wheel.state.number
             if old is None and new is not None:
                 yield Problem(key, f"does not list {name} yet", broken=False)
             elif old is not None and wheel is None:

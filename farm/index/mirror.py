@@ -35,7 +35,7 @@ from farm.index.layout import (
 )
 from farm.index.pages import ProjectPage, parse_catalogue, parse_page
 from farm.index.records import READERS, Record, parse_record
-from farm.index.stores import SCRATCH, Store
+from farm.index.stores import SCRATCH, Store, etag_of
 
 TIMESTAMP = "tuf/timestamp.json"
 ROOT_SUFFIX = ".root.json"
@@ -229,8 +229,7 @@ class _Copier:
         stored = self.target.get(key)
         if stored is not None and stored.data == data:
             return False
-        etag = None if stored is None else stored.etag
-        if not self.target.replace(key, data, etag, content_type=_content_type(key)):
+        if not self.target.replace(key, data, etag_of(stored), content_type=_content_type(key)):
             raise InfrastructureError(
                 f"{self.target.url(key)} was written by another process meanwhile",
                 hint="nobody may publish to a copy; run it again",

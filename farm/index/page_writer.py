@@ -94,7 +94,7 @@ class PageWriter:
             new: Projects whose JSON page was just created, so nothing follows from it yet.
         """
         for project, page in json_pages.items():
-            self._write_html(group, page, Prediction(None) if project in new else None)
+            self._write_html(group, page, is_new=project in new)
         has_new_projects = self.catalogue.having(group, json_pages) is not self.catalogue
         if self.exact or has_new_projects:
             for key in (f"{simple_root(group)}index.html", f"whl/{group}/v1-json/index.json"):
@@ -194,8 +194,10 @@ class PageWriter:
 
     def _refresh(self, wheel: Wheel, page: ProjectPage) -> Wheel:
         """The wheel, with its events read again if the page shows newer ones."""
+        shown_event = 0
         entry = page.entries.get(wheel.name)
-        shown_event = 0 if entry is None else entry.event or 0
+        if entry is not None:
+            shown_event = entry.event or 0
         shown_removed = any(file.filename == wheel.name for file in page.removed or ())
         if shown_event > wheel.state.number or (shown_removed and wheel.state.removed is None):
             return wheel._replace(state=read_state(self.store, wheel.name))
@@ -206,18 +208,19 @@ class PageWriter:
         key = html_key(group, project)
         return self.parsed(pages.generation_of, self.store.get(key), key) or 0
 
-    def _write_html(self, group: str, page: ProjectPage, prediction: Prediction | None) -> None:
+    def _write_html(self, group: str, page: ProjectPage, *, is_new: bool) -> None:
         key = html_key(group, page.name)
 
         def change(old: bytes | None) -> bytes | None:
             old_generation = self.parsed(pages.generation_of, old, key) or 0
-            if not self.exact:
-                return None if old_generation >= page.generation else pages.project_html(page)
-            if old_generation > page.generation:  # a publisher wrote the page meanwhile
+            if not self.exact and old_generation >= page.generation:
+                return None
+            if self.exact and old_generation > page.generation:
+                # A publisher wrote the page meanwhile.
                 return pages.project_html(self.page(group, page.name) or page)
             return pages.project_html(page)
 
-        self.swap(key, change, pages.HTML, None if self.exact else prediction)
+        self.swap(key, change, pages.HTML, self._absent_if(is_new))
 
     def _write_list(self, key: str, group: str, names: set[str]) -> None:
         is_json = key.endswith(".json")
@@ -234,15 +237,19 @@ class PageWriter:
                 return ProjectNames.of(old_names | names).render()
             return pages.list_html(group, old_names | names)
 
-        prediction = None
-        if group not in self.catalogue.groups and not self.exact:
-            prediction = Prediction(None)
-        self.swap(key, change, pages.JSON if is_json else pages.HTML, prediction)
+        content_type = pages.JSON if is_json else pages.HTML
+        self.swap(key, change, content_type, self._absent_if(group not in self.catalogue.groups))
+
+    def _absent_if(self, is_new: bool) -> Prediction | None:
+        """The prediction that a page is absent, where it is new; it saves reading it."""
+        if is_new and not self.exact:
+            return Prediction(None)
+        return None
 
     def add_groups(self, groups: set[str]) -> None:
         """Put groups on the list of groups. The first one brings the index's root page."""
         is_first = not self.catalogue.groups
-        prediction = Prediction(None) if is_first and not self.exact else None
+        prediction = self._absent_if(is_first)
         if is_first or self.exact:
             home = swap(
                 self.store,

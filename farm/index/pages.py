@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from farm.base.errors import UsageError
 from farm.base.yamlfile import first_fault
 from farm.index.layout import CATALOGUE, WheelName, json_key, parse_wheel_name, wheel_identity
-from farm.index.records import Model, Sha256, Wheel, foreign, parse
+from farm.index.records import Model, Sha256, Wheel, check_schema, foreign, parse
 from farm.index.stores import Store
 
 API_VERSION = "1.1"
@@ -138,55 +138,91 @@ def updated(
     above: int = 0,
     force: bool = False,
 ) -> Update:
-    """The page with these wheels as their records and events say: the next generation, or the same
-    page if it is so.
+    """The page with these wheels as their records and events say.
 
-    `wheels`: some or all of the project's. `drop`: entries that go, since nothing says that there
-    are such wheels. `above`, which somebody was shown, is below the new generation. `force`: also
-    what the page shows of later events and of removals is taken back.
+    Args:
+        page: The page as it is; None: there is none.
+        project: Its project.
+        wheels: Some or all wheels of the project.
+        drop: Entries that go, since nothing says that there are such wheels.
+        above: A generation that somebody was shown; the new one is higher.
+        force: What the page shows of later events and of removals is taken back too.
+
+    Returns:
+        The next generation, or the same page if nothing changes.
     """
-    if page is None:
-        files = {}
-    else:
-        files = {name: file for name, file in page.entries.items() if name not in drop}
-    removed = {file.filename: file for file in (page.removed or () if page else ())}
-    spelled = {wheel_identity(name): name for name in (*files, *removed)}
-    refused: dict[str, str] = {}
-    changed = False
+    change = _Change(page, drop, force=force)
     for wheel in wheels:
-        name = wheel.name
-        new = entry(wheel)
-        old = files.get(name)
+        change.take(wheel)
+    return Update(change.new_page(project, above), change.refused)
+
+
+class _Change:
+    """The wheels of a page while some of them change."""
+
+    def __init__(self, page: ProjectPage | None, drop: Collection[str], *, force: bool) -> None:
+        self.page = page
+        self.force = force
+        self.files: dict[str, File] = {}
+        self.removed: dict[str, File] = {}
+        self.refused: dict[str, str] = {}
+        self.is_changed = False
+        if page is not None:
+            for file in page.files:
+                if file.filename not in drop:
+                    self.files[file.filename] = file
+            for file in page.removed or ():
+                self.removed[file.filename] = file
+        self.spellings = {wheel_identity(name): name for name in (*self.files, *self.removed)}
+
+    def take(self, wheel: Wheel) -> None:
+        """Show a wheel as its record and events say, or note why that is refused."""
         if wheel.state.removed is not None:
-            if name not in removed or old is not None:
-                changed = True
-                files.pop(name, None)
-                removed[name] = File(filename=name, hashes=new.hashes)
-        elif name in removed and not force:
-            refused[name] = f"{name} was removed; its name stays taken"
+            self._remove(wheel)
+            return
+        name = wheel.name
+        reason = self._refusal(name)
+        if reason:
+            self.refused[name] = reason
+            return
+        new = entry(wheel)
+        old = self.files.get(name)
+        # A faster writer may have shown a newer event.
+        is_late = old is not None and (old.event or 0) > (new.event or 0)
+        if old != new and (self.force or not is_late):
+            self.is_changed = True
+            self.files[name] = new
+            self.removed.pop(name, None)
+
+    def _remove(self, wheel: Wheel) -> None:
+        name = wheel.name
+        if name in self.removed and name not in self.files:
+            return
+        self.is_changed = True
+        self.files.pop(name, None)
+        self.removed[name] = File(filename=name, hashes=entry(wheel).hashes)
+
+    def _refusal(self, name: str) -> str:
+        """Why a wheel cannot be listed; empty if it can."""
+        if name in self.removed and not self.force:
+            return f"{name} was removed; its name stays taken"
         # Installers take `canary-2.0-…` and `Canary-2.0.0-…` for one: which of them a user gets
         # would be chance.
-        elif (before := spelled.setdefault(wheel_identity(name), name)) != name:
-            refused[name] = (
-                f"{name} is to installers the same wheel as {before}, which is or was in this index"
+        first = self.spellings.setdefault(wheel_identity(name), name)
+        if first != name:
+            return (
+                f"{name} is to installers the same wheel as {first}, which is or was in this index"
             )
-        elif old is not None and (old.event or 0) > (new.event or 0) and not force:
-            pass  # a faster writer has shown a newer event
-        elif old != new:
-            changed = True
-            files[name] = new
-            removed.pop(name, None)
-    new_page = _assembled(page, project, files, removed, above)
-    same = (
-        page is not None
-        and not changed
-        and above <= page.generation
-        and new_page.files == page.files
-    )
-    return Update(
-        page if page is not None and same and new_page.versions == page.versions else new_page,
-        refused,
-    )
+        return ""
+
+    def new_page(self, project: str, above: int) -> ProjectPage:
+        """The page after the change; the same one if nothing changed."""
+        new = _assembled(self.page, project, self.files, self.removed, above)
+        if self.page is None or self.is_changed or above > self.page.generation:
+            return new
+        if (new.files, new.versions) == (self.page.files, self.page.versions):
+            return self.page
+        return new
 
 
 def _assembled(
@@ -199,8 +235,11 @@ def _assembled(
     ordered = sorted(
         files.values(), key=lambda file: (parse_wheel_name(file.filename)[1], file.filename)
     )
+    generation = above
+    if page is not None:
+        generation = max(page.generation, above)
     return ProjectPage(
-        meta=Meta(generation=max(0 if page is None else page.generation, above) + 1),
+        meta=Meta(generation=generation + 1),
         name=project,
         versions=tuple(dict.fromkeys(str(parse_wheel_name(file.filename)[1]) for file in ordered)),
         files=tuple(ordered),
@@ -289,9 +328,18 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE) -> Catalogue:
     try:
         return Catalogue.model_validate_json(data)
     except ValidationError as error:
+        check_schema(error, Catalogue, key)
         first = error.errors()[0]
-        reason = f"schema {first['input']!r:.20}, of another version of the farm"
-        raise foreign(key, reason if first["loc"] == ("schema",) else first_fault(error)) from error
+        reason = first_fault(error)
+        if first["loc"] == ("schema",):
+            reason = f"schema {first['input']!r:.20}, of another version of the farm"
+        raise foreign(key, reason) from error
+
+
+def read_catalogue(store: Store) -> Catalogue:
+    """The catalogue as it is now; an index without one has an empty one."""
+    stored = store.get(CATALOGUE)
+    return parse_catalogue(stored.data if stored else None)
 
 
 def read_page(store: Store, group: str, project: str) -> ProjectPage | None:

@@ -36,8 +36,25 @@ from farm.index.layout import (
 )
 from farm.index.page_writer import PageWriter
 from farm.index.pages import ProjectPage, parse_catalogue, parse_page
-from farm.index.records import ForeignObjectError, Record, Wheel, parse_record, read_state, there
-from farm.index.stores import SCRATCH, Prediction, Progress, Stat, Store, stored_sha256, swap
+from farm.index.records import (
+    ForeignObjectError,
+    NewerObjectError,
+    Record,
+    Wheel,
+    parse_record,
+    read_state,
+    there,
+)
+from farm.index.stores import (
+    SCRATCH,
+    Prediction,
+    Progress,
+    Stat,
+    Store,
+    data_of,
+    stored_sha256,
+    swap,
+)
 
 REBUILD = "append .1 (.2 ...) to the local version: --rebuild 1"
 
@@ -61,8 +78,8 @@ def check_store(store: Store) -> Prediction:
     catalogue = store.get(CATALOGUE)
     # A bucket that was copied brings its catalogue along, but not the promises of its server.
     name = hashlib.sha256(store.url("").encode()).hexdigest()
-    with contextlib.suppress(ForeignObjectError):  # reported by those who need the catalogue
-        if parse_catalogue(catalogue.data if catalogue else None).tried == name:
+    try:
+        if parse_catalogue(data_of(catalogue)).tried == name:
             return Prediction(catalogue)
         fault = _conditional_write_fault(store)
         if fault:
@@ -78,6 +95,10 @@ def check_store(store: Store) -> Prediction:
 
         swap(store, CATALOGUE, note, pages.CATALOGUE_TYPE, prediction=Prediction(catalogue))
         catalogue = store.get(CATALOGUE)
+    except NewerObjectError:
+        raise
+    except ForeignObjectError:
+        pass  # reported by those who need the catalogue
     return Prediction(catalogue)
 
 
@@ -149,12 +170,14 @@ def publish(
         UsageError: A bad group or channel, an unreadable wheel, no credentials.
         InfrastructureError: The store failed; run it again.
     """
+    if channel is not None:
+        check_group(channel)
     checked = describe(
         wheel,
         group=check_group(group),
         upload_time=upload_time,
         provenance=provenance,
-        channel=None if channel is None else check_group(channel),
+        channel=channel,
         policy=policy,
     )
     writer = PageWriter(store, check_store(store))
@@ -169,8 +192,10 @@ def publish(
     claimed = claim(store, checked, progress)
     # A wheel that was promoted and lost comes back in all its groups.
     for place in claimed.wheel.groups:
-        is_seen = claimed.fresh and place == group
-        writer.write(place, {project: [claimed.wheel]}, seen=read_before if is_seen else None)
+        prediction = None
+        if claimed.fresh and place == group:
+            prediction = read_before
+        writer.write(place, {project: [claimed.wheel]}, seen=prediction)
     delete_removed(store, writer.refused)
     if writer.refused:
         raise PublishRefusedError(writer.refused[checked.record.filename], hint=REBUILD)

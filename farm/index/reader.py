@@ -25,7 +25,7 @@ from farm.index import budget
 from farm.index.backends import open_store, parts_of
 from farm.index.layout import WheelName
 from farm.index.pages import File
-from farm.index.stores import CHUNK, MAX_GET, Store, check_key, object_sha256
+from farm.index.stores import CHUNK, MAX_GET, Store, check_key, data_of, object_sha256
 
 TIMEOUT_S = 60
 """How long a server may say nothing."""
@@ -90,8 +90,7 @@ class _StoreReader:
         self.store = store
 
     def get(self, key: str) -> bytes | None:
-        stored = self.store.get(key)
-        return None if stored is None else stored.data
+        return data_of(self.store.get(key))
 
     def digest(self, key: str, size: int | None = None) -> str | None:
         return object_sha256(self.store, key, None if size is None else size + 1)
@@ -375,7 +374,9 @@ def standing(reader: Reader, filename: str) -> Standing | None:
     # What was tested is worth a word, but nobody's pip line depends on it.
     except FarmError:
         return None
-    standings = parse_standings(data) if data is not None else None
+    standings = None
+    if data is not None:
+        standings = parse_standings(data)
     return standings.get(filename) if standings else None
 
 

@@ -44,6 +44,10 @@ class ForeignObjectError(InfrastructureError):
     """An object in the index was not written by this farm."""
 
 
+class NewerObjectError(ForeignObjectError):
+    """An object in the index was written by a newer release of the farm."""
+
+
 class Model(BaseModel):
     """A model of stored data, checked when read; unknown keys are refused, since writing would lose
     them.
@@ -141,11 +145,38 @@ def foreign(key: str, why: str) -> ForeignObjectError:
     )
 
 
+def check_schema(error: ValidationError, model: type[Model], key: str) -> None:
+    """Refuse an object that a newer release of the farm wrote, in words that say so.
+
+    Args:
+        error: Why the object is not one of `model`.
+        model: What it should be; its `schema` is the newest that this release reads.
+        key: Where the object is in the index.
+
+    Raises:
+        NewerObjectError: Its `schema` is a higher number.
+    """
+    known = (
+        model.model_fields["schema_version"].default
+        if "schema_version" in model.model_fields
+        else None
+    )
+    for fault in error.errors():
+        number = fault["input"]
+        if fault["loc"] == ("schema",) and isinstance(number, int) and known and number > known:
+            raise NewerObjectError(
+                f"{key} was written by a newer release of the farm: schema {number}, this one "
+                f"reads up to {known}",
+                hint="nothing was changed; upgrade this farm (docs/how-to/upgrading.md)",
+            ) from error
+
+
 def parse(model: type[_Model], data: bytes, key: str) -> _Model:
     """An object of the index as one of our models; ForeignObjectError if it is none."""
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
+        check_schema(error, model, key)
         raise foreign(
             key, f"{error.error_count()} errors, the first: {first_fault(error)}"
         ) from error

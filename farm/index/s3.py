@@ -385,13 +385,18 @@ class S3Store:
             return None
 
     def url(self, key: str) -> str:
-        place = to_folder(key) if self.slash else key
-        return f"{self.client.meta.endpoint_url.rstrip('/')}/{self.bucket}/{quote(self.prefix + place)}"
+        endpoint = self.client.meta.endpoint_url.rstrip("/")
+        return f"{endpoint}/{self.bucket}/{quote(self._place(key))}"
 
     def full(self, key: str) -> str:
         """The key in the bucket."""
         check_key(key)
-        return self.prefix + (to_folder(key) if self.slash else key)
+        return self._place(key)
+
+    def _place(self, key: str) -> str:
+        if self.slash:
+            key = to_folder(key)
+        return self.prefix + key
 
     def discard(self, key: str) -> None:
         self.again(

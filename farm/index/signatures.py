@@ -81,7 +81,7 @@ from farm.index.pages import JSON, parse_catalogue, parse_page
 from farm.index.publish import check_store
 from farm.index.reader import ACCEPT_BROWSER, ACCEPT_PIP, HttpReader, Reader
 from farm.index.records import READERS, ForeignObjectError, foreign
-from farm.index.stores import SCRATCH, Store, Stored
+from farm.index.stores import SCRATCH, Store, Stored, etag_of
 
 MAX_ROLE_BYTES = 5_000_000
 MAX_KEY = 1 << 16
@@ -205,15 +205,16 @@ def set_keys(
             f"key {keyid} is not the root key of this index",
             hint="name the root key: --root-key FILE",
         )
-    keys: list[Key] = list(online) or (
-        [before.signed.keys[key_id] for key_id in _online(before)] if before else []
-    )
+    keys: list[Key] = list(online)
+    number = 1
+    if before is not None:
+        number = before.signed.version + 1
+        keys = keys or [before.signed.keys[key_id] for key_id in _online(before)]
     if not keys:
         raise UsageError(
             "no key could sign this index",
             hint="name one: farm index keys ONLINE.pub --root-key FILE",
         )
-    number = before.signed.version + 1 if before else 1
     now = datetime.now(UTC).replace(microsecond=0)
     root = Root(version=number, expires=now + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
     root.add_key(owner.public_key, Root.type)
@@ -256,14 +257,18 @@ def sign(
         )
     old = store.get(TIMESTAMP)
     now = datetime.now(UTC).replace(microsecond=0)  # TUF's times have whole seconds
-    before: Timestamp | None = _role(old, TIMESTAMP).signed if old else None
-    if before is not None and not trust_clock:
-        _check_clock(store, time_of(before), now)
-    version = max(time.time_ns() // 10**6, before.version + 1 if before else 1)
+    version = time.time_ns() // 10**6
+    older_than = version
+    if old is not None:
+        before: Timestamp = _role(old, TIMESTAMP).signed
+        if not trust_clock:
+            _check_clock(store, time_of(before), now)
+        version = max(version, before.version + 1)
+        older_than = before.version
     targets = _targets(store)
     if not _write(store, signer, targets, version, now, old):
         raise InfrastructureError("somebody else signed at the same time", hint="run it again")
-    _discard_older(store, before.version if before else version)
+    _discard_older(store, older_than)
     wheels = sum(not is_page(key) for key in targets)
     return len(targets) - wheels, wheels, now + timedelta(days=DAYS)
 
@@ -341,8 +346,9 @@ def _targets(store: Store) -> dict[str, TargetFile]:
             targets[key] = TargetFile(len(stored.data), {"sha256": digest}, key)
             # A page that is none is signed as it is; `farm index check` names it.
             with suppress(ForeignObjectError):
-                page = parse_page(stored.data, key) if json_page_of(key) else None
-                for file in page.files if page else ():
+                if not json_page_of(key):
+                    continue
+                for file in parse_page(stored.data, key).files:
                     place = wheel_key(file.filename)
                     targets[place] = TargetFile(
                         file.size or 0, {"sha256": file.hashes.sha256}, place
@@ -380,9 +386,7 @@ def _write(
         if not store.create(key, data, content_type="application/json"):
             return False
     timestamp = _signed(Timestamp(**common, snapshot_meta=MetaFile(version)), signer)
-    return store.replace(
-        TIMESTAMP, timestamp, old.etag if old else None, content_type="application/json"
-    )
+    return store.replace(TIMESTAMP, timestamp, etag_of(old), content_type="application/json")
 
 
 def _target_roles(

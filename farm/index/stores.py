@@ -191,6 +191,16 @@ class Swapped(NamedTuple):
 class _LostRaceError(InfrastructureError): ...
 
 
+def data_of(stored: Stored | None) -> bytes | None:
+    """The bytes of an object; None if there is none."""
+    return stored.data if stored is not None else None
+
+
+def etag_of(stored: Stored | None) -> str | None:
+    """The tag by which an object is replaced; None if there is none."""
+    return stored.etag if stored is not None else None
+
+
 def get_many(store: Store, keys: Iterable[str], at_a_time: int) -> dict[str, Stored | None]:
     """Read small objects, several at a time; None where there is none."""
     keys = list(keys)
@@ -216,14 +226,15 @@ def swap(
         nonlocal prediction
         predicted = prediction
         prediction = None
-        old = store.get(key) if predicted is None else predicted.stored
-        new = change(None if old is None else old.data)
+        if predicted is None:
+            old = store.get(key)
+        else:
+            old = predicted.stored
+        new = change(data_of(old))
         if new is None or (old is not None and new == old.data):
             assert old is not None, "nothing can be left as it is where nothing is"
             return Swapped(old, old.data, written=False)
-        if not store.replace(
-            key, new, None if old is None else old.etag, content_type=content_type
-        ):
+        if not store.replace(key, new, etag_of(old), content_type=content_type):
             # A wrong prediction is no lost race: read what is there and write at once, without a
             # wait.
             if predicted is not None:

@@ -14,8 +14,9 @@ from typing import Any
 
 from farm.base.errors import UsageError
 from farm.catalog import number
+from farm.plan.channel import Channel
 from farm.plan.evidence import load_evidence
-from farm.plan.matrix import Channel, load_matrix
+from farm.plan.matrix import load_matrix
 from farm.plan.request import (
     BuildRequest,
     ResolvedRequest,

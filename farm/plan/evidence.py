@@ -13,8 +13,8 @@ from pydantic import Field
 
 from farm.base import resources
 from farm.base.yamlfile import Model, load
+from farm.plan.channel_text import MatrixText
 from farm.plan.file import Plan
-from farm.plan.matrix import MatrixText
 from farm.plan.options import Value
 from farm.platforms.shape import PlatformName
 

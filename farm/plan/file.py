@@ -18,7 +18,7 @@ from farm.plan.recipe import Address, AptName, Inside, Name, VariableName
 from farm.plan.variant import Variant
 from farm.platforms.facts import WINDOWS, facts
 from farm.platforms.shape import Machine, PlatformName
-from farm.wheel.policy import Policy
+from farm.policy.rules import Policy
 
 MAX_PLAN_BYTES = 1 << 20
 

@@ -21,7 +21,7 @@ from farm.base.hashes import digest_of, tree_files
 from farm.base.text import nearest
 from farm.base.yamlfile import Model, load, pattern, where, word_of
 from farm.platforms.shape import PlatformName
-from farm.wheel.policy import Rules
+from farm.policy.rules import Rules
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 _folders = [FOLDER]

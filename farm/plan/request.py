@@ -10,13 +10,14 @@ from typing import Any
 
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
+from farm.plan.channel import Channel, Pins
 from farm.plan.compat.nearest import advise, apply_defaults, difference, solve
 from farm.plan.compat.reason import Reason
 from farm.plan.compat.rules import check
 from farm.plan.compat.rules.features import feature_works
 from farm.plan.compat.stack import Stack
 from farm.plan.materials import commit_of, standalone_packages
-from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
+from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.options import FILE, OPTIONS, Choice, Option, Value, option
 from farm.plan.platforms.base import platform
 from farm.plan.recipe import GitSource, Recipe, recipe

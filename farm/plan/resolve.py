@@ -29,7 +29,7 @@ from farm.plan.platforms.base import platform
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import job_digest, job_files
 from farm.plan.request import BuildRequest, ResolvedRequest, Verdict
-from farm.wheel.policy import Policy
+from farm.policy.rules import Policy
 
 
 def resolve(project: Path, request: BuildRequest) -> Plan:

@@ -31,7 +31,7 @@ from farm.plan.platforms.base import Platform, platform
 from farm.plan.settings import Card, Runner, Slurm, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
 from farm.platforms.facts import DEFAULT, PLATFORMS, facts, here, named
-from farm.run.queue import Worker
+from farm.run.queue import QueueRunner
 from farm.run.workspace import Workspace
 
 
@@ -76,7 +76,7 @@ SLACK = 0.95  # a machine reports a little less memory than it was sold with: th
 
 
 @dataclass(frozen=True)
-class Reported:
+class MachineReport:
     """An engine's account of a runner; None: unknown. `why` explains what is not online."""
 
     online: bool
@@ -90,7 +90,7 @@ class Reported:
     labels: tuple[str, ...] | None = None
 
 
-def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Reported]:
+def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, MachineReport]:
     """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds
     its error.
     """
@@ -113,17 +113,17 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
         if name in answers:
             reported[name] = answers[name]
         elif isinstance(github_runners, str):
-            reported[name] = Reported(online=False, why=github_runners)
+            reported[name] = MachineReport(online=False, why=github_runners)
         else:
             reported[name] = listed_as(name, github_runners.get(name.lower()))
     return reported
 
 
-def _reported_by_docker(runner: Runner) -> Reported:
+def _reported_by_docker(runner: Runner) -> MachineReport:
     try:
         client = connect(runner.url)
     except FarmError as error:
-        return Reported(online=False, why=str(error))
+        return MachineReport(online=False, why=str(error))
     try:
         info = client.info()
     finally:
@@ -131,7 +131,7 @@ def _reported_by_docker(runner: Runner) -> Reported:
     system = str(info.get("OSType", ""))
     spelling = str(info.get("Architecture", ""))
     platform = named(system)
-    return Reported(
+    return MachineReport(
         online=True,
         platform=system or None,
         machine=(platform.machine(spelling) if platform else spelling) or None,
@@ -141,10 +141,10 @@ def _reported_by_docker(runner: Runner) -> Reported:
     )
 
 
-def listed_as(name: str, found: RepositoryRunner | None) -> Reported:
+def listed_as(name: str, found: RepositoryRunner | None) -> MachineReport:
     """The entry called `name` in GitHub's list of runners; None: there is none."""
     if found is None:
-        return Reported(online=False, why=f"the repository has no runner called {name}")
+        return MachineReport(online=False, why=f"the repository has no runner called {name}")
     labels = tuple(label.name for label in found.labels)
     # GitHub sets `read-only` labels itself, from the machine; custom ones say what someone typed.
     github_labels = {label.name.lower() for label in found.labels if label.type != "custom"}
@@ -152,7 +152,7 @@ def listed_as(name: str, found: RepositoryRunner | None) -> Reported:
     spelling = next(
         (word for word in ("x64", "arm64") if word in github_labels), None
     )  # GitHub's own labels
-    return Reported(
+    return MachineReport(
         online=found.status == "online",
         why=None if found.status == "online" else f"GitHub says that it is {found.status}",
         busy=found.busy,
@@ -162,7 +162,7 @@ def listed_as(name: str, found: RepositoryRunner | None) -> Reported:
     )
 
 
-def differences(runner: Runner, reported: Reported) -> list[str]:
+def differences(runner: Runner, reported: MachineReport) -> list[str]:
     """Where `ci/runners.yaml` promises what the engine does not confirm; empty: nothing."""
     texts = []
     for field_name in ("platform", "machine"):
@@ -222,7 +222,7 @@ class Backend:
 
     engine: Engine
     builder: docker.DockerClient | None
-    workers: Callable[[], list[Worker]]
+    workers: Callable[[], list[QueueRunner]]
     swarm: Swarm | None = None
     tests: bool = False
     max_output: int = MAX_OUTPUT
@@ -288,9 +288,9 @@ def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
         disk=_bytes(runner.disk_gb),
     )
 
-    def workers() -> list[Worker]:
+    def workers() -> list[QueueRunner]:
         return [
-            Worker(
+            QueueRunner(
                 name,
                 platform=system_of(client),
                 machine=machine_of(client),
@@ -312,9 +312,11 @@ def _swarm(workspace: Workspace, name: str, runner: Runner) -> Backend:
         client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb)
     )
 
-    def workers() -> list[Worker]:
+    def workers() -> list[QueueRunner]:
         # Its manager chooses the node.
-        return [Worker(name, memory=engine.capacity().memory, slots=engine.slots(), emulates=True)]
+        return [
+            QueueRunner(name, memory=engine.capacity().memory, slots=engine.slots(), emulates=True)
+        ]
 
     builder = connect(runner.url)
 
@@ -331,10 +333,12 @@ def _host(workspace: Workspace, name: str, runner: Runner) -> Backend:
         system.host_root(workspace.artifacts), cpus=runner.cpus, memory=_bytes(runner.memory_gb)
     )
 
-    def workers() -> list[Worker]:
+    def workers() -> list[QueueRunner]:
         memory = engine.capacity().memory
         busy = engine.busy() or ""
-        return [Worker(name, platform=system.facts.name, machine=machine, memory=memory, busy=busy)]
+        return [
+            QueueRunner(name, platform=system.facts.name, machine=machine, memory=memory, busy=busy)
+        ]
 
     return Backend(engine, None, workers, max_output=_bytes(runner.disk_gb) or MAX_OUTPUT)
 
@@ -343,9 +347,9 @@ def _slurm(workspace: Workspace, name: str, _runner: Runner) -> Backend:
     slurm = _check_slurm(workspace)
     engine = SlurmEngine(slurm)
 
-    def workers() -> list[Worker]:
+    def workers() -> list[QueueRunner]:
         return [
-            Worker(name, memory=engine.capacity().memory, slots=slurm.jobs)
+            QueueRunner(name, memory=engine.capacity().memory, slots=slurm.jobs)
         ]  # its own queue chooses the node
 
     return Backend(engine, None, workers, tests=slurm.smoke is not None)
@@ -370,13 +374,13 @@ def _github(workspace: Workspace, _name: str, _runner: Runner) -> Backend:
     )
     api = _github_api(workspace)
 
-    def workers() -> list[Worker]:
+    def workers() -> list[QueueRunner]:
         workers_now = []
         for runner in api.runners():
             reported = listed_as(runner.name, runner)
             written = described.get(runner.name.lower())
             workers_now.append(
-                Worker(
+                QueueRunner(
                     runner.name,
                     platform=reported.platform or DEFAULT,
                     machine=reported.machine or "x86_64",

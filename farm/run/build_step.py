@@ -24,7 +24,7 @@ from farm.base.project import LOCAL
 from farm.engines.base import FINAL, Cause, Engine, Observation, State
 from farm.engines.transfer import LocalDiskError
 from farm.plan.platforms.base import platform
-from farm.run import bundle
+from farm.run import offline_bundle
 from farm.run.build_inputs import refuse_notes
 from farm.run.build_job import (
     cache_volume,
@@ -38,7 +38,7 @@ from farm.run.build_job import (
     tree_volume,
 )
 from farm.run.cancellable import CancelledError
-from farm.run.job_inputs import Inputs, gathered
+from farm.run.job_inputs import JobInputs, gathered
 from farm.run.journal_records import Attempt, EventKind, Job, Result
 from farm.run.resume import BuildState, Stage
 from farm.run.run_context import RunContext
@@ -283,8 +283,8 @@ class BuildStep:
         part = run.build_dir.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         with self._record_result(attempt):
-            wheel = bundle.join_pieces(run.plan, pieces, part)
-            missing = bundle.stand_ins(part / "lib")
+            wheel = offline_bundle.join_pieces(run.plan, pieces, part)
+            missing = offline_bundle.stand_ins(part / "lib")
             image = run.toolchain(run.folder) if missing else ""
             with run.outcomes.timed("build", run.workspace.watcher) as step:
                 if missing:
@@ -293,7 +293,7 @@ class BuildStep:
                     )
                     engine = run.backend().engine
                     libraries = part / "lib"
-                    bundle.collect_libraries(
+                    offline_bundle.collect_libraries(
                         run.plan, engine, image, wheel, libraries, run=run.run.id
                     )
                 # Under its final name only when it is whole: that name means "collected".
@@ -365,11 +365,11 @@ class BuildStep:
         return handle
 
     @contextlib.contextmanager
-    def _gathered(self, engine: Engine) -> Iterator[Inputs]:
+    def _gathered(self, engine: Engine) -> Iterator[JobInputs]:
         """The inputs of the build; a cancel does not wait until they are here."""
         run = self.context
 
-        def gather() -> tuple[contextlib.ExitStack, Inputs]:
+        def gather() -> tuple[contextlib.ExitStack, JobInputs]:
             stack = contextlib.ExitStack()
             inputs = gathered(run.preparing, run.plan, engine, run.folder)
             return stack, stack.enter_context(inputs)

@@ -37,7 +37,7 @@ from farm.run.journal import Journal
 from farm.run.journal_records import Attempt, EventKind, OpenRun
 from farm.run.mainjob import MainJob
 from farm.run.needs import PRODUCT, Makers
-from farm.run.queue import Needs, Queue, Task, Worker, fits
+from farm.run.queue import Needs, Queue, QueueRunner, Task, fits
 from farm.run.resume import BuildState
 from farm.run.run import finish, note_error, note_steps, plan_of
 from farm.run.set_aside import set_aside
@@ -138,7 +138,7 @@ class Dispatcher:
     _results: dict[str, BaseException | None] = field(default_factory=dict)
     _backends: dict[tuple[str, str], Backend] = field(default_factory=dict)
     _opening: dict[tuple[str, str], threading.Lock] = field(default_factory=dict)
-    _calls: dict[tuple[str, str], Future[list[Worker]]] = field(default_factory=dict)
+    _calls: dict[tuple[str, str], Future[list[QueueRunner]]] = field(default_factory=dict)
 
     def drain(self) -> None:
         """Works until no detached run is left; InfrastructureError: the journal was out of reach
@@ -300,7 +300,7 @@ class Dispatcher:
         waiting = [entry for entry in mine if not entry.active and now >= entry.not_before]
         if not waiting:
             return
-        workers: list[Worker] = []
+        workers: list[QueueRunner] = []
         try:
             workers, troubles = self._workers(on)
         except FarmError as error:  # the configuration is wrong: waiting would not help
@@ -360,7 +360,7 @@ class Dispatcher:
         if why != entry.reason:
             self._reasons[entry.id] = entry.reason = why
 
-    def _workers(self, on: str) -> tuple[list[Worker], list[str]]:
+    def _workers(self, on: str) -> tuple[list[QueueRunner], list[str]]:
         """The runners of an engine, and what is wrong with machines of it that do not answer, once
         for `ANSWER_S`.
         """
@@ -382,7 +382,7 @@ class Dispatcher:
                 troubles.append(f"{where} does not answer: {error}")
         return workers, troubles
 
-    def _workers_of(self, on: str, name: str) -> list[Worker]:
+    def _workers_of(self, on: str, name: str) -> list[QueueRunner]:
         return self._backend(on, name).workers()
 
     def _backend(self, on: str, runner: str | None) -> Backend:

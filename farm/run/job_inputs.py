@@ -52,7 +52,7 @@ def library_wheels(workspace: Workspace, plan: Plan, wheel: Path, folder: Path) 
 
 
 @dataclass
-class Inputs:
+class JobInputs:
     """`folders`: in the job -> here; `wheels`: sha256 of the published wheels that it is built
     against, by name.
     """
@@ -62,14 +62,14 @@ class Inputs:
 
 
 @contextlib.contextmanager
-def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> Iterator[Inputs]:
+def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> Iterator[JobInputs]:
     """The inputs of a build; its folders go at the end: sources have gigabytes, and `submit` has
     copied them.
     """
     system = platform(plan.platform)
     subfolders = [folder / name for name in ("sources", "needs")]
     sources, needed = subfolders
-    job_inputs = Inputs({"/farm/job": folder / "context" / "job"})
+    job_inputs = JobInputs({"/farm/job": folder / "context" / "job"})
     try:
         if not engine.traits.gathers:
             if not system.self_contained:

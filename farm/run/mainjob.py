@@ -22,7 +22,7 @@ from farm.run.run_context import RunContext
 from farm.run.smoke_step import SmokeStep
 from farm.run.toolchain import IMAGE
 from farm.run.verify_step import check_wheel, summary
-from farm.wheel.policy import Report
+from farm.wheel.report import Report
 
 
 @dataclass(frozen=True)

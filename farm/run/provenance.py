@@ -7,7 +7,7 @@ from farm import __version__
 from farm.plan.file import Plan, SourcePlan
 from farm.run.build_inputs import BuildInputs
 from farm.run.verify_step import digest_of
-from farm.wheel.policy import Report
+from farm.wheel.report import Report
 
 BUILD_TYPE = "urn:torch-farm:wheel:v1"
 

@@ -21,7 +21,7 @@ from farm.run.provenance import predicate
 from farm.run.site_step import refresh_site
 from farm.run.verify_step import digest_of
 from farm.run.workspace import Workspace
-from farm.wheel.policy import Report
+from farm.wheel.report import Report
 
 NO_INPUTS = BuildInputs()
 

@@ -41,7 +41,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Worker:
+class QueueRunner:
     """One runner: what it can do and how much at a time.
 
     `emulates`: it takes what is for another machine too, where no runner of that is online; `busy`:
@@ -59,7 +59,7 @@ class Worker:
     busy: str = ""
 
 
-def fits(needs: Needs, worker: Worker) -> tuple[str, ...]:
+def fits(needs: Needs, worker: QueueRunner) -> tuple[str, ...]:
     """The reasons why a runner cannot take a task, online or not; empty where it can."""
     reasons = []
     if needs.platform != worker.platform:
@@ -106,7 +106,7 @@ class Queue:
         self,
         now: float,
         tasks: Collection[Task],
-        workers: Collection[Worker],
+        workers: Collection[QueueRunner],
         running: Iterable[str] = (),
         done: Collection[str] = (),
         failed: Collection[str] = (),
@@ -121,7 +121,7 @@ class Queue:
         ended = set(done)
         never = set(failed)
         used = Counter(running)
-        able: dict[Needs, list[Worker]] = {}
+        able: dict[Needs, list[QueueRunner]] = {}
         why: dict[Needs, str] = {}
         placed: list[Placement] = []
         waiting: dict[str, str] = {}
@@ -170,7 +170,7 @@ class Queue:
         return Decision(tuple(placed), waiting, refused)
 
 
-def _why_none(needs: Needs, workers: Collection[Worker]) -> str:
+def _why_none(needs: Needs, workers: Collection[QueueRunner]) -> str:
     if not workers:
         return "there is no runner at all"
     able = [worker for worker in workers if not fits(needs, worker)]

@@ -12,7 +12,7 @@ from farm.base.errors import (
     VerificationFailedError,
 )
 from farm.plan.file import Plan
-from farm.wheel.policy import Report
+from farm.wheel.report import Report
 from farm.wheel.verify import verify
 
 

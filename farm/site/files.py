@@ -23,14 +23,15 @@ from tenacity import (
 )
 
 from farm.base.errors import FarmError, InfrastructureError
-from farm.index.layout import CATALOGUE, parse_wheel_name
-from farm.index.pages import catalogue_schema, parse_catalogue
+from farm.index.layout import parse_wheel_name
+from farm.index.pages import catalogue_schema, read_catalogue
 from farm.index.pins import install_words
 from farm.index.reader import KEY as STANDINGS
 from farm.index.reader import Standing, Test, parse_standings, render
-from farm.index.stores import Store, Stored, get_many
+from farm.index.stores import Store, Stored, data_of, etag_of, get_many
+from farm.plan.channel import Channel
 from farm.plan.evidence import Evidence, load_evidence
-from farm.plan.matrix import Channel, load_matrix
+from farm.plan.matrix import load_matrix
 from farm.site import pages
 from farm.site.overview import Overview, Words, by_project, overview_in
 from farm.site.smoke_reports import REQUESTS, kept_tests
@@ -78,8 +79,7 @@ def project_key(name: str) -> str:
 
 def project_names(store: Store) -> list[str]:
     """All projects that the index ever had."""
-    stored = store.get(CATALOGUE)
-    return sorted(parse_catalogue(stored.data if stored else None).names)
+    return sorted(read_catalogue(store).names)
 
 
 def read_all(store: Store, root: str) -> Contents:
@@ -107,8 +107,7 @@ def _install_words(store: Store, root: str, index_wheels: Iterable[Wheel]) -> Wo
 
     @cache
     def read(key: str) -> bytes | None:
-        stored = store.get(key)
-        return stored.data if stored else None
+        return data_of(store.get(key))
 
     places = []
     for wheel in index_wheels:
@@ -314,6 +313,5 @@ def _replace(
     store: Store, key: str, data: bytes, stored_by_key: Mapping[str, Stored | None]
 ) -> bool:
     """Write a file; False if it is not as it was read any more."""
-    stored = stored_by_key.get(key)
-    etag = stored.etag if stored else None
+    etag = etag_of(stored_by_key.get(key))
     return store.replace(key, data, etag, content_type=TYPES[Path(key).suffix])

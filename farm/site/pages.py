@@ -19,9 +19,9 @@ from farm import catalog
 from farm.base.errors import FarmError
 from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
+from farm.plan.channel import Channel
 from farm.plan.compat import official, official_cpu
 from farm.plan.evidence import Evidence
-from farm.plan.matrix import Channel
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.site.overview import Overview, Words, release_of
 from farm.site.wheels import STATES, Wheel

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from farm.base.requirement import python_of
 from farm.base.text import plain
-from farm.index.layout import CATALOGUE, json_key, record_key
-from farm.index.pages import File, parse_catalogue, parse_page
+from farm.index.layout import json_key, record_key
+from farm.index.pages import File, parse_page, read_catalogue
 from farm.index.reader import withdrawn
 from farm.index.records import Sha256, parse_record
 from farm.index.stores import Store, get_many
@@ -198,10 +198,8 @@ def wheels(store: Store, projects: Collection[str] | None = None) -> Iterator[Wh
 
 def _pages(store: Store, projects: Collection[str] | None) -> Iterator[_Page]:
     """The pages of the index, or of some of its projects."""
-    stored_catalogue = store.get(CATALOGUE)
-    catalogue = parse_catalogue(stored_catalogue.data if stored_catalogue else None)
     places: dict[str, tuple[str, str]] = {}
-    for group, names in sorted(catalogue.groups.items()):
+    for group, names in sorted(read_catalogue(store).groups.items()):
         for name in names:
             if projects is None or name in projects:
                 places[json_key(group, name)] = group, name

@@ -30,7 +30,7 @@ from farm.wheel.checks.cpu import (
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.needs import installed_path
-from farm.wheel.policy import Check, Report
+from farm.wheel.report import Check, Report
 from farm.wheel.tags import platform_machine
 
 

@@ -470,8 +470,8 @@ def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[C
     )
     causes = []
     for row, _ in matching_rows(texts, report.module, signal=report.signal, hung=hung, gpu=gpu):
-        what = row.what.format(**filled)
-        causes.append(Cause(id=row.id, what=what, fix=row.fix.format(**filled)))
+        meaning = row.what.format(**filled)
+        causes.append(Cause(id=row.id, what=meaning, fix=row.fix.format(**filled)))
     return tuple(causes)
 
 

@@ -56,6 +56,12 @@ def opened_additions(
 ) -> dict[str, Addition]:
     """The files that others open by name, as additions to a folder of the wheel, by file name.
 
+    Args:
+        files: The files; those that the wheel has already are left out.
+        machine: That of the wheel's tags.
+        folder: The folder inside the wheel.
+        contents: Of the wheel.
+
     Raises:
         VerificationFailedError: One is no library of the wheel's machine.
     """

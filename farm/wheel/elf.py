@@ -201,6 +201,7 @@ def _file_offset(segments: Iterable[Segment], address: int) -> int:
 
 
 def damaged(what: str) -> VerificationFailedError:
+    """The error for a file that is no sound ELF file."""
     return VerificationFailedError(f"damaged ELF file: {what}")
 
 

@@ -139,7 +139,9 @@ def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
     # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
     (table,) = struct.unpack("<Q", cubin[40:48])
     (size, count) = struct.unpack("<HH", cubin[58:62])
-    for index in range(min(count, _MAX_SECTIONS) if size >= _SECTION.size else 0):
+    if size < _SECTION.size:
+        return
+    for index in range(min(count, _MAX_SECTIONS)):
         at = table + index * size
         if at + _SECTION.size > len(cubin):
             return
@@ -150,7 +152,16 @@ def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
 
 @lru_cache(maxsize=512)  # linkers put the same empty cubin into every library, a thousand times
 def unpack(data: bytes, size: int, *, zstd: bool) -> bytes | None:
-    """The `size` bytes that were compressed; None if these are no such data."""
+    """Unpack the code of an entry.
+
+    Args:
+        data: Its compressed bytes.
+        size: Bytes of the code.
+        zstd: It is compressed by Zstandard, else by LZ4.
+
+    Returns:
+        The code; None if these are no such data.
+    """
     return _unpack_zstd(data, size) if zstd else _unpack_lz4(data, size)
 
 

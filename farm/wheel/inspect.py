@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 from pydantic import field_serializer
 
 from farm.base.errors import VerificationFailedError
+from farm.policy.levels import level_names
+from farm.policy.rules import Frozen
 from farm.wheel.archive import Archive
 from farm.wheel.library import Code, Library, read_contents
 from farm.wheel.metadata import read_dist_info
 from farm.wheel.needs import Need, resolve, system_needs
-from farm.wheel.policy import Frozen, level_names
 from farm.wheel.tags import check_supported, earned_level, platform_machine
 
 DECODED = 16 << 20

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
+from farm.policy.rules import Chosen
 from farm.wheel.archive import THREADS, Archive, Buffer
 from farm.wheel.dll_folders import added_by_code
 from farm.wheel.elf import (
@@ -45,7 +46,6 @@ from farm.wheel.pe import (
     read_dll_symbols,
     read_pe,
 )
-from farm.wheel.policy import Chosen
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _SWEPT = 16 << 20  # bytes of a library: a second
@@ -152,7 +152,18 @@ class Code(NamedTuple):
 def read_library(
     path: str, sha256: str, data: Buffer, code: Code | None = None, *, device: bool = True
 ) -> Library:
-    """The facts of one library; without `device` GPU code is not looked for."""
+    """Read the facts of one library.
+
+    Args:
+        path: The name of the member.
+        sha256: In hexadecimal.
+        data: The file.
+        code: What is asked of its machine code.
+        device: Look for GPU code.
+
+    Returns:
+        The facts; of a damaged file with `error`.
+    """
     facts = Library(path, sha256, len(data))
     try:
         if (

@@ -141,6 +141,7 @@ def same_version(left: str, right: str) -> bool:
 
 
 def same_name(left: str, right: str) -> bool:
+    """True if two names are of one project, however they are spelled."""
     return canonicalize_name(left) == canonicalize_name(right)
 
 
@@ -194,7 +195,9 @@ def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:
         if lines:
             return head + end + lines.removesuffix(end) + gap + body
         return metadata
-    return head + (b"" if not lines or head.endswith(b"\n") else end) + lines
+    if lines and not head.endswith(b"\n"):
+        head += end
+    return head + lines
 
 
 def with_description(metadata: bytes, text: str) -> bytes:
@@ -217,7 +220,9 @@ def with_build(wheel: bytes, build: str) -> bytes:
             (at for at, line in enumerate(lines) if line.lower().startswith(b"tag:")), len(lines)
         )
         lines.insert(first, b"Build: " + build.encode())
-    return end.join(lines) + (end if head.endswith((b"\r", b"\n")) else b"") + gap + body
+    if head.endswith((b"\r", b"\n")):
+        lines.append(b"")
+    return end.join(lines) + gap + body
 
 
 def with_tags(wheel: bytes, tags: Sequence[str]) -> bytes:
@@ -452,6 +457,8 @@ def _compare_row(archive: Archive, row: Row, file: tuple[str, int], *, hashed: b
             digest = hash_member(archive, row.path, row.algorithm)
         if row.digest != digest:
             return f"its {row.algorithm} is not the one in RECORD"
-    if row.size is None:
-        return "listed in RECORD without its length" if hashed else None
-    return None if row.size == size else "its length is not the one in RECORD"
+    if row.size is None and hashed:
+        return "listed in RECORD without its length"
+    if row.size not in (None, size):
+        return "its length is not the one in RECORD"
+    return None

@@ -33,11 +33,11 @@ from packaging.utils import canonicalize_name
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_of
 from farm.base.requirement import read_requirement
+from farm.policy.rules import defaults
 from farm.wheel.archive import Archive
 from farm.wheel.library import Library, read_contents
 from farm.wheel.metadata import DistInfo, parse_wheel_name, read_dist_info, same_name
 from farm.wheel.pe import added_folders, fits, openmp_runtimes, owner
-from farm.wheel.policy import defaults
 from farm.wheel.tags import SystemNeed, is_system_library
 
 
@@ -267,7 +267,8 @@ def _inherited(
         # its loaders on.
         folders = list(inherited.get(library.path, ()))
         search = search_folders(library)
-        folders += [] if library.has_runpath else search
+        if not library.has_runpath:
+            folders += search
         for name in library.needed:
             for place in _paths(library, name, [*search, *folders]):
                 path = places.get((place, library.machine))
@@ -322,7 +323,14 @@ def resolve_dlls(
     dependencies: Sequence[Library] = (),
     dll_folders: Collection[str] = (),
 ) -> list[Need]:
-    """`resolve` for DLLs and .pyd files."""
+    """Every need of DLLs and .pyd files, and who answers it.
+
+    Args:
+        libraries: Those of the wheel.
+        exclude: Name patterns (`fnmatch`) of libraries that may be missing.
+        dependencies: Those of the wheels that are installed beside it.
+        dll_folders: Folders in which the package's own code has Windows look, in lower case.
+    """
     loadable = [library for library in libraries if library.is_loadable]
     places: dict[tuple[str, str, str], str] = {}
     names: dict[tuple[str, str], str] = {}
@@ -386,7 +394,8 @@ def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[Dependency
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: no such file or folder")
-        for file in sorted(path.glob("*.whl")) if path.is_dir() else [path]:
+        files = sorted(path.glob("*.whl")) if path.is_dir() else [path]
+        for file in files:
             name = parse_wheel_name(file.name)
             fits = any(
                 same_name(requirement.name, name.name)
@@ -426,7 +435,8 @@ def brings(library: str, requires: Iterable[str]) -> str | None:
         ),
         None,
     )
-    best: tuple[int, str] | None = None
+    longest = 0
+    best = None
     for line in requires:
         text = line.partition(";")[0].strip()
         name = canonicalize_name(re.split(r"[^\w.-]", text, maxsplit=1)[0])
@@ -436,9 +446,10 @@ def brings(library: str, requires: Iterable[str]) -> str | None:
         length = max(
             (len(word) for word in words if len(word) > 2 and stem.startswith(word)), default=0
         )
-        if length > (best[0] if best else 0):
-            best = length, text
-    return best[1] if best else None
+        if length > longest:
+            longest = length
+            best = text
+    return best
 
 
 def _requirements(info: DistInfo) -> list[Requirement]:

@@ -103,6 +103,7 @@ def read_pe(data: Buffer) -> Pe:
 
 
 def damaged(what: str) -> VerificationFailedError:
+    """The error for a file that is no sound PE file."""
     return VerificationFailedError(f"damaged PE file: {what}")
 
 
@@ -124,7 +125,9 @@ class _Reader:
         if magic not in (_PE32, _PE64):
             raise damaged(f"unknown kind 0x{magic:x}")
         wide = magic == _PE64
-        if optional_size < (112 if wide else 96):
+        # Behind these bytes of the optional header its directories begin.
+        fixed = 112 if wide else 96
+        if optional_size < fixed:
             raise damaged("its optional header is cut off")
         if count > _MAX_SECTIONS:
             raise damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
@@ -134,7 +137,7 @@ class _Reader:
             (base,) = self._at("Q", optional + 24)
         else:
             (base,) = self._at("I", optional + 28)
-        table = optional + (112 if wide else 96)
+        table = optional + fixed
         (directories,) = self._at("I", table - 4)
         # A file may declare more directories than the loader reads, or than fit into its header.
         directories = min(directories, 16, (optional + optional_size - table) // 8)
@@ -215,7 +218,7 @@ def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
     """Read what a DLL imports and exports."""
     imports: dict[str, set[str]] = {}
     for name, thunks, _ in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
-        imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks) if thunks else ())
+        imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks))
     return DllSymbols(
         {name: frozenset(names_taken) for name, names_taken in imports.items()}, _exports(data, pe)
     )
@@ -225,9 +228,10 @@ def imported(data: Buffer, pe: Pe) -> Iterator[tuple[int, str]]:
     """(address relative to the image base, name) of each slot that the loader fills with another
     DLL's function.
     """
+    width = 8 if pe.wide else 4
     for _, thunks, slots in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
-        for index, name in enumerate(_thunks(data, pe, thunks) if thunks else ()):
-            yield slots + index * (8 if pe.wide else 4), name
+        for index, name in enumerate(_thunks(data, pe, thunks)):
+            yield slots + index * width, name
 
 
 def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[str, int, int]]:
@@ -238,9 +242,15 @@ def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[s
     absolute; their table is given as 0.
     """
     # "Import Directory Table" and "Delay-Load Directory Table" of the PE format.
-    table = pe.directories[_DELAYED if delayed else _IMPORTS][0]
-    size = 32 if delayed else 20
-    for index in range(_MAX_IMPORTS if table else 0):
+    if delayed:
+        table = pe.directories[_DELAYED][0]
+        size = 32
+    else:
+        table = pe.directories[_IMPORTS][0]
+        size = 20
+    if not table:
+        return
+    for index in range(_MAX_IMPORTS):
         first, second, _, fourth, fifth = struct.unpack(
             "<IIIII", pe.bytes_at(data, table + size * index, 20)
         )
@@ -261,6 +271,9 @@ def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[s
 
 
 def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
+    """The functions that a table names; none for the table 0 (see `_imports`)."""
+    if not table:
+        return
     width = 8 if pe.wide else 4
     # The highest bit of a thunk: the function is taken by its ordinal, in the low 16 bits.
     top = 1 << (8 * width - 1)
@@ -455,5 +468,6 @@ def _name_before(raw: bytes, step: int) -> str:
     """The file name, without its ending, that ends where `raw` ends; each character takes `step`
     bytes.
     """
-    text = raw[len(raw) % step :].decode("latin-1" if step == 1 else "utf-16-le", "replace")
+    encoding = "latin-1" if step == 1 else "utf-16-le"
+    text = raw[len(raw) % step :].decode(encoding, "replace")
     return text[len(text.rstrip(_NAME_LETTERS)) :].lower()

@@ -159,7 +159,13 @@ def _between(tag: str) -> tuple[Level, str] | None:
 
 
 def unmet_needs(level: Level, need: SystemNeed, machine: str) -> list[str]:
-    """Needs that the level does not promise, sorted."""
+    """Needs that a level does not promise, sorted.
+
+    Args:
+        level: The level.
+        need: What a library asks of the system.
+        machine: Its machine.
+    """
     families = level.versions.get(machine, {})
     missing = []
     for version in need.versions:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
+from farm.policy.levels import arm_level_names, level_names
+from farm.policy.rules import CheckId, Policy, Waiver
 from farm.wheel.archive import Archive, check_is_file
 from farm.wheel.checks.cpu import held_to
 from farm.wheel.checks.registry import CHECKS
@@ -16,18 +18,7 @@ from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
 from farm.wheel.library import Code, Contents, read_contents, with_open_calls
 from farm.wheel.metadata import parse_wheel_name, read_dist_info
 from farm.wheel.needs import DependencyWheel, read_dependencies
-from farm.wheel.policy import (
-    Check,
-    CheckId,
-    Dependency,
-    Finding,
-    Policy,
-    Report,
-    Waiver,
-    arm_level_names,
-    level_names,
-    waive,
-)
+from farm.wheel.report import Check, Dependency, Finding, Report, waive
 from farm.wheel.tags import check_supported, platform_of
 
 _MAX_FINDINGS = 50  # of one check: a report is read by people

@@ -31,7 +31,13 @@ _MAX_DIRECTORY = 128 << 20
 
 
 def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
-    """All members of a ZIP file in the order of their data, with local headers checked."""
+    """Read all members of a ZIP file, in the order of their data, with local headers checked.
+
+    Args:
+        file: The file.
+        size: Its bytes.
+        max_members: More are refused.
+    """
     place = _find_directory(file, size)
     if place.members > max_members:
         refuse(f"{place.members} members; more than {max_members} are refused")

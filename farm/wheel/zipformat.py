@@ -80,6 +80,7 @@ def local_header(entry: Entry, *, wide: bool) -> bytes:
 
 
 def needs_zip64(*values: int) -> bool:
+    """True if one of the values does not fit into 32 bits."""
     return max(values) >= LIMIT32
 
 

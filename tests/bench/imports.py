@@ -22,12 +22,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from farm.base.errors import FarmError
+from farm.policy.rules import Policy
 from farm.smoke.emulation import emulate
 from farm.wheel.elf import read_elf
 from farm.wheel.isa.elf_image import ElfImage
 from farm.wheel.isa.walk_x86 import Walk
 from farm.wheel.isa.x86 import Sweep
-from farm.wheel.policy import Policy, Report
+from farm.wheel.report import Report
 from farm.wheel.verify import verify
 
 # vpaddd zmm0, zmm0, zmm0; add z0.s, z1.s, z2.s of SVE

@@ -16,7 +16,7 @@ from farm.engines.docker import DockerEngine
 from farm.plan.render import render
 from farm.plan.settings import load_settings
 from farm.run import build_step, dispatch, run, run_context, smoke
-from farm.run.queue import Worker
+from farm.run.queue import QueueRunner
 from farm.run.workspace import Watcher, Workspace
 from farm.smoke import environment, runner
 from tests.indexes.wheels import build_wheel
@@ -121,7 +121,7 @@ def install(patch, plan, engine):
     rendered = render(ROOT, plan)
     backend = SimpleNamespace(
         engine=engine,
-        workers=lambda: [Worker("local")],
+        workers=lambda: [QueueRunner("local")],
         close=lambda: None,
         builder=None,
         lock=threading.Lock(),

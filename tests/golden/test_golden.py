@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from farm.base.text import json_lines
+from farm.plan.channel import Build
 from farm.plan.file import Plan
-from farm.plan.matrix import Build, load_matrix
+from farm.plan.matrix import load_matrix
 from farm.plan.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
 from farm.plan.platforms.linux import JOB_SCRIPTS as LINUX_JOB_SCRIPTS
 from farm.plan.platforms.windows import JOB_SCRIPTS, SCRIPTS

@@ -147,56 +147,24 @@ def nearest(
     `stack`. `only`: the fields that may be changed. `keep`: the fields that were asked for, in that
     order: the last is kept longest.
     """
-    errors = _rules(before, warnings=False)
-    warnings = _rules(before, warnings=True)
+    search = _Search(stack, reason, before, keep)
     level = [(stack, reason.change)]
-    tried: set[tuple[str, Stack]] = set()  # in the same way: what was of no use then is of none now
     for _ in range(MAX_CHANGES if reason.blocks else 1):
         best: tuple[tuple[int, ...], Stack] | None = None
         next_level: list[tuple[Stack, tuple[str, ...]]] = []
-        fields_ = (
-            (start, f) for start, change in level for f in change if only is None or f in only
-        )
-        options = (
-            (f, replace(start, **{update[0]: update[1]}))
-            for start, f in fields_
-            for update in _options(start, f)
-        )
-        for field, changed in options:
-            if (field, changed) in tried:
+        for field, changed in search.changes(level, only):
+            after = search.reasons_after(changed)
+            if after is None:
                 continue
-            tried.add((field, changed))
-            # The reason is still there: this change is of no use, alone or with others. Most
-            # changes end here.
-            after = check(changed)
-            if changed == stack or any(
-                remaining_reason.rule == reason.rule for remaining_reason in after
-            ):
-                continue
-            new = [
-                remaining_reason
-                for remaining_reason in after
-                if remaining_reason.blocks and remaining_reason.rule not in errors
-            ]
             # It trades one reason for another: worth a second change, from there.
-            if new:
-                next_level.append((changed, new[0].change))
+            new_error = search.new_error(after)
+            if new_error:
+                next_level.append((changed, new_error.change))
                 continue
-            fresh = len(_rules(after, warnings=True) - warnings)
-            if fresh and not reason.blocks:
+            if search.warns_anew(after) and not reason.blocks:
                 continue
-            errors_left = sum(remaining_reason.blocks for remaining_reason in after)
-            doubts = sum(
-                not remaining_reason.blocks and remaining_reason.change[:1] == (field,)
-                for remaining_reason in after
-            )
-            same_field = sum(
-                field in remaining_reason.change
-                for remaining_reason in after
-                if remaining_reason.blocks
-            )
-            cost = (errors_left, keep.index(field) + 1 if field in keep else 0, doubts, same_field)
-            # Options come in the reason's order of fields and then closest first: the first of
+            cost = search.cost(field, after)
+            # Changes come in the reason's order of fields and then closest first: the first of
             # equals is the nearest.
             if not any(cost):
                 return changed
@@ -206,6 +174,69 @@ def nearest(
             return best[1]
         level = next_level
     return None
+
+
+class _Search:
+    """A search for the nearest stack without a reason, and what it has tried."""
+
+    def __init__(
+        self, stack: Stack, reason: Reason, before: list[Reason], keep: tuple[str, ...]
+    ) -> None:
+        self.stack = stack
+        self.reason = reason
+        self.keep = keep
+        self.errors = _rules(before, warnings=False)
+        self.warnings = _rules(before, warnings=True)
+        self.tried: set[tuple[str, Stack]] = set()
+        """Fields and stacks: what was of no use by the change of a field is of none later."""
+
+    def changes(
+        self, level: list[tuple[Stack, tuple[str, ...]]], only: Collection[str] | None
+    ) -> Iterator[tuple[str, Stack]]:
+        """The stacks that one more change makes, each once, with the field that was changed."""
+        for start, change in level:
+            for field in change:
+                if only is not None and field not in only:
+                    continue
+                for name, value in _options(start, field):
+                    changed = replace(start, **{name: value})
+                    if (field, changed) not in self.tried:
+                        self.tried.add((field, changed))
+                        yield field, changed
+
+    def reasons_after(self, changed: Stack) -> list[Reason] | None:
+        """What the rules hold against a changed stack; None: the reason is still there.
+
+        Such a change is of no use, alone or with others. Most changes end here.
+        """
+        after = check(changed)
+        if changed == self.stack or any(other.rule == self.reason.rule for other in after):
+            return None
+        return after
+
+    def new_error(self, after: list[Reason]) -> Reason | None:
+        """The first error that was not there before."""
+        for other in after:
+            if other.blocks and other.rule not in self.errors:
+                return other
+        return None
+
+    def warns_anew(self, after: list[Reason]) -> bool:
+        return bool(_rules(after, warnings=True) - self.warnings)
+
+    def cost(self, field: str, after: list[Reason]) -> tuple[int, ...]:
+        """The distance of a stack that was changed in a field, the smallest first."""
+        errors_left = 0
+        doubts = 0
+        same_field = 0
+        for other in after:
+            if other.blocks:
+                errors_left += 1
+                same_field += field in other.change
+            elif other.change[:1] == (field,):
+                doubts += 1
+        asked_for = self.keep.index(field) + 1 if field in self.keep else 0
+        return errors_left, asked_for, doubts, same_field
 
 
 def difference(stack: Stack, other: Stack) -> str:

@@ -325,63 +325,108 @@ def _no_such_wheel(question: Question) -> str:
     )
 
 
+@dataclass(frozen=True)
+class _DriverRange:
+    """The drivers that run a wheel: the first one, the last branch, the card that ends there."""
+
+    first: str
+    last: int | None
+    last_sm: int | None
+
+    @property
+    def text(self) -> str:
+        end = f", up to branch {self.last}" if self.last else ""
+        return f"{self.first} or newer{end}"
+
+    @property
+    def empty(self) -> bool:
+        """True if the first driver that runs the wheel knows one of the cards no more."""
+        return self.last is not None and driver_branch(self.first) > self.last
+
+
+def _drivers(wheel: Wheel, served: list[int]) -> _DriverRange:
+    """The drivers that run a wheel on cards that it has code for."""
+    architectures = catalog.architectures().architectures
+    needed = [wheel.needed]
+    last: int | None = None
+    last_sm: int | None = None
+    for sm in served:
+        card = architectures.get(f"sm{sm}")
+        if card and card.first_driver:
+            needed.append(str(card.first_driver))
+        # Without machine code the driver compiles PTX, which minor-version compatibility does not
+        # cover.
+        if not any(sass_runs(code, sm) for code in wheel.sm):
+            needed.append(wheel.full)
+        if card and card.last_driver:
+            ends_first = last is None or (card.last_driver, sm) < (last, last_sm or 0)
+            if ends_first:
+                last = card.last_driver
+                last_sm = sm
+    return _DriverRange(max(needed, key=number), last, last_sm)
+
+
+def _driver_problem(wheel: Wheel, question: Question, drivers: _DriverRange) -> str | None:
+    """What is wrong with the driver of a question; None: nothing, or none was named."""
+    driver = question.driver
+    if driver is None:
+        return None
+    if not reaches(driver, drivers.first):
+        return (
+            f"driver {driver} is too old: torch {wheel.torch} with CUDA {wheel.cuda} needs "
+            f"{drivers.first} or newer"
+        )
+    if drivers.last is not None and driver_branch(driver) > drivers.last:
+        return (
+            f"driver {driver} does not know sm_{drivers.last_sm}: branch {drivers.last} is the "
+            "last that does"
+        )
+    return None
+
+
+def _other_problem(wheel: Wheel, question: Question) -> str | None:
+    """What is wrong with the Python or the C library of a question."""
+    if question.python is not None and question.python not in wheel.pythons:
+        pythons = ", ".join(wheel.pythons)
+        return f"there is no wheel of torch {wheel.torch} for {question.python}: {pythons}"
+    if question.glibc and wheel.glibc and number(question.glibc) < number(wheel.glibc):
+        return (
+            f"torch {wheel.torch} with CUDA {wheel.cuda} needs glibc {wheel.glibc} or newer, not "
+            f"{question.glibc}"
+        )
+    return None
+
+
 def judge(wheel: Wheel, question: Question) -> Answer:
     """A wheel's use for the cards of a question."""
     without_code = tuple(sm for sm in question.sms if not has_code(wheel, sm))
     served = [sm for sm in question.sms if sm not in without_code]
-    cards = catalog.architectures().architectures
-    drivers = {sm: cards[f"sm{sm}"] for sm in served if f"sm{sm}" in cards}
-    needed = [
-        wheel.needed,
-        *(str(card.first_driver) for card in drivers.values() if card.first_driver),
-    ]
-    # Without machine code the driver compiles PTX, which minor-version compatibility does not
-    # cover.
-    needed += [wheel.full for sm in served if not any(sass_runs(code, sm) for code in wheel.sm)]
-    floor = max(needed, key=number)
-    last, of = min(
-        ((card.last_driver, sm) for sm, card in drivers.items() if card.last_driver),
-        default=(None, None),
-    )
-    text = f"{floor} or newer" + (f", up to branch {last}" if last else "")
-    problem = None
+    drivers = _drivers(wheel, served)
+    problem = _other_problem(wheel, question)
     update = None
-    if last is not None and catalog.driver_branch(number(floor)[0]) > last:
+    if problem is None and drivers.empty:
         problem = (
-            f"no driver runs it: it needs {floor} or newer, and {last} is the last branch for "
-            f"sm_{of}"
+            f"no driver runs it: it needs {drivers.first} or newer, and {drivers.last} is the "
+            f"last branch for sm_{drivers.last_sm}"
         )
-    elif question.driver is not None and not reaches(question.driver, floor):
-        problem = (
-            f"driver {question.driver} is too old: torch {wheel.torch} with CUDA {wheel.cuda} "
-            f"needs {floor} or newer"
-        )
-        update = text
-    elif question.driver is not None and last is not None and driver_branch(question.driver) > last:
-        problem = (
-            f"driver {question.driver} does not know sm_{of}: branch {last} is the last that does"
-        )
-        update = text
-    if question.glibc and wheel.glibc and number(question.glibc) < number(wheel.glibc):
-        problem = (
-            f"torch {wheel.torch} with CUDA {wheel.cuda} needs glibc {wheel.glibc} or newer, not "
-            f"{question.glibc}"
-        )
-        update = None
-    if question.python is not None and question.python not in wheel.pythons:
-        problem = (
-            f"there is no wheel of torch {wheel.torch} for {question.python}: "
-            f"{', '.join(wheel.pythons)}"
-        )
-        update = None
-    without = tuple(
-        f"cuDNN on sm_{sm}: its cuDNN begins at sm_{wheel.cudnn}, so convolutions fail until "
-        "torch.backends.cudnn.enabled = False"
-        for sm in served
-        if wheel.cudnn is not None and sm < wheel.cudnn
-    )
+    elif problem is None:
+        problem = _driver_problem(wheel, question, drivers)
+        update = drivers.text if problem else None
+    without = []
+    for sm in served:
+        if wheel.cudnn is not None and sm < wheel.cudnn:
+            without.append(
+                f"cuDNN on sm_{sm}: its cuDNN begins at sm_{wheel.cudnn}, so convolutions fail "
+                "until torch.backends.cudnn.enabled = False"
+            )
     return Answer(
-        wheel, text, without_code, problem, update, without, _caveats(wheel, served, question)
+        wheel,
+        drivers.text,
+        without_code,
+        problem,
+        update,
+        tuple(without),
+        _caveats(wheel, served, question),
     )
 
 
@@ -479,29 +524,31 @@ def others(question: Question) -> list[Maker]:
     runs.
     """
     newest: dict[tuple[str, str], Maker] = {}
-    system = question.platform.split("-")[0]
-    cards = catalog.architectures().architectures
     for row in makers().makers:
-        if question.platform not in row.platforms or not all(
-            has_code(row, sm) for sm in question.sms
-        ):
-            continue
-        if question.torch and not number(row.since) <= number(question.torch) <= number(row.torch):
-            continue
-        if question.cuda not in (None, row.cuda) or (
-            row.pythons and question.python not in (None, *row.pythons)
-        ):
-            continue
-        needed = catalog.cuda_majors()[row.cuda.split(".")[0]].driver(system) or "0"
-        last = min(
-            (c.last_driver for sm in question.sms if (c := cards.get(f"sm{sm}")) and c.last_driver),
-            default=None,
-        )
-        if last is not None and number(needed)[0] > last:
-            continue
-        if question.driver is None or reaches(question.driver, needed):
+        if _answers(row, question):
             newest.setdefault((row.maker, row.cuda.split(".")[0]), row)
     return list(newest.values())
+
+
+def _answers(row: Maker, question: Question) -> bool:
+    """True if a maker's build is what a question asks for, and runs on its machine."""
+    has_all_code = all(has_code(row, sm) for sm in question.sms)
+    if question.platform not in row.platforms or not has_all_code:
+        return False
+    torch = question.torch
+    if torch and not number(row.since) <= number(torch) <= number(row.torch):
+        return False
+    other_python = row.pythons and question.python not in (None, *row.pythons)
+    if question.cuda not in (None, row.cuda) or other_python:
+        return False
+    system = question.platform.split("-")[0]
+    needed = catalog.cuda_majors()[row.cuda.split(".")[0]].driver(system) or "0"
+    architectures = catalog.architectures().architectures
+    for sm in question.sms:
+        card = architectures.get(f"sm{sm}")
+        if card and card.last_driver and number(needed)[0] > card.last_driver:
+            return False
+    return question.driver is None or reaches(question.driver, needed)
 
 
 def install(row: Maker, question: Question) -> str:

@@ -13,7 +13,7 @@ from farm.platforms.facts import PLATFORMS, WINDOWS
 from farm.wheel.checks.subject import Subject, outcome
 from farm.wheel.elf import Symbols
 from farm.wheel.library import Contents, Library
-from farm.wheel.policy import Check, Finding
+from farm.wheel.report import Check, Finding
 
 MODULE_SUFFIX = re.compile(r"\.(cpython-\d{2,4}[tdmu]*|cp\d{2,4}[td]*|abi3t?)(-[\w-]+)?\.(so|pyd)$")
 """The suffix of a module that is named after its Python."""

@@ -5,17 +5,12 @@ import re
 from collections.abc import Iterator
 from fnmatch import translate
 
+from farm.policy.levels import arm_level_names, level_names
+from farm.policy.rules import Policy, defaults
 from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
 from farm.wheel.isa.levels import is_within, lowest_level_with
 from farm.wheel.library import Contents, Instructions
-from farm.wheel.policy import (
-    Check,
-    Finding,
-    Policy,
-    arm_level_names,
-    defaults,
-    level_names,
-)
+from farm.wheel.report import Check, Finding
 
 # What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a
 # name, and behind `.so` stands the version.

@@ -8,10 +8,11 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
+from farm.policy.rules import Policy, defaults
 from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
 from farm.wheel.fatbin import is_code_for, number, order, runs_on
 from farm.wheel.library import Contents, FatbinSet, Library
-from farm.wheel.policy import Check, Finding, Policy, defaults
+from farm.wheel.report import Check, Finding
 
 _Kind = Literal["sass", "ptx"]
 _Architectures = tuple[int | str, ...]

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from farm.platforms.facts import split_platform, unread
+from farm.policy.rules import Policy
 from farm.wheel.checks.subject import Subject, not_run, outcome
 from farm.wheel.library import Contents, Library
 from farm.wheel.needs import TWO_OPENMP, Answer, Need, brings, two_openmp
-from farm.wheel.policy import Check, Finding, Policy
+from farm.wheel.report import Check, Finding
 
 _BY_LUCK = "it loads only if something else has loaded that library before"
 _DEBUG_RUNTIME = re.compile(

@@ -10,9 +10,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from farm.base.requirement import read_requirement
 from farm.base.text import printable
 from farm.platforms.facts import WINDOWS
+from farm.policy.rules import Policy
 from farm.wheel.checks.subject import Subject, outcome
 from farm.wheel.metadata import DistInfo
-from farm.wheel.policy import Check, Finding, Policy
+from farm.wheel.report import Check, Finding
 
 # setuptools before 77 writes License-File into these (pypa/setuptools#4759).
 _BEFORE_LICENSES = ("2.1", "2.2", "2.3")

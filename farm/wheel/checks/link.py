@@ -11,8 +11,8 @@ from farm.wheel.checks.subject import Subject, not_run, outcome
 from farm.wheel.library import Library
 from farm.wheel.needs import foreign
 from farm.wheel.pe import is_brought_along, owner
-from farm.wheel.policy import Check, Finding
 from farm.wheel.python_api import wrong_names
+from farm.wheel.report import Check, Finding
 from farm.wheel.symbols import NEWER_WINDOWS, given_names, missing_names
 from farm.wheel.tags import LOADER
 

@@ -3,8 +3,9 @@
 import re
 from fnmatch import fnmatchcase, translate
 
+from farm.policy.rules import Forbidden, defaults
 from farm.wheel.checks.subject import Subject, outcome
-from farm.wheel.policy import Check, Finding, Forbidden, defaults
+from farm.wheel.report import Check, Finding
 
 _NOTHING = r"\b\B"
 

@@ -7,7 +7,7 @@ from farm.wheel.checks.abi import MODULE_SUFFIX
 from farm.wheel.checks.subject import Subject, outcome
 from farm.wheel.library import Contents
 from farm.wheel.metadata import WheelName, parse_wheel_name, same_name, same_version
-from farm.wheel.policy import Check, Finding
+from farm.wheel.report import Check, Finding
 from farm.wheel.tags import level_of_tag
 
 _RENAME = "repair the wheel with the right version; never rename a wheel by hand"

@@ -10,9 +10,10 @@ from packaging.version import InvalidVersion, Version
 from farm.base.errors import VerificationFailedError
 from farm.base.requirement import read_requirement
 from farm.platforms.facts import DEFAULT, split_platform
+from farm.policy.rules import Policy
 from farm.wheel.checks.subject import Subject, not_run, outcome
 from farm.wheel.metadata import DistInfo, same_name
-from farm.wheel.policy import Check, Finding, Policy
+from farm.wheel.report import Check, Finding
 
 _MAX_REQUIREMENTS = 2000
 

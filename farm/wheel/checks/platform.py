@@ -6,7 +6,7 @@ from farm.platforms.facts import split_platform
 from farm.wheel.checks.subject import Subject, outcome
 from farm.wheel.library import Library
 from farm.wheel.needs import system_needs
-from farm.wheel.policy import Check, Finding
+from farm.wheel.report import Check, Finding
 from farm.wheel.tags import SystemNeed, earned_level, for_musl, level_of_tag, unmet_needs
 
 _MISPLACED = "pip installs the wheel where it cannot run, or not at all"

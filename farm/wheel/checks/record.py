@@ -4,7 +4,7 @@ import re
 
 from farm.wheel.checks.subject import Subject, outcome
 from farm.wheel.metadata import compare_record, read_record
-from farm.wheel.policy import Check, Finding
+from farm.wheel.report import Check, Finding
 
 _EMPTY_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 

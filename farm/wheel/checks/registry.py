@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from farm.policy.rules import CheckId
 from farm.wheel.checks import (
     abi,
     cpu,
@@ -16,7 +17,7 @@ from farm.wheel.checks import (
     record,
 )
 from farm.wheel.checks.subject import Subject, outcome
-from farm.wheel.policy import Check, CheckId
+from farm.wheel.report import Check
 
 
 def _archive(subject: Subject) -> Check:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 
+from farm.policy.rules import CheckId, Policy
 from farm.wheel.archive import Archive
 from farm.wheel.library import Contents, Library
 from farm.wheel.metadata import DistInfo
 from farm.wheel.needs import Need, resolve
-from farm.wheel.policy import Check, CheckId, Finding, Policy
+from farm.wheel.report import Check, Finding
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,13 @@ class Subject:
 
 
 def outcome(check: CheckId, findings: Iterable[Finding], note: str = "") -> Check:
-    """A check that was run: failed where it has findings."""
+    """A check that was run: failed where it has findings.
+
+    Args:
+        check: Which one.
+        findings: What is wrong.
+        note: What was seen.
+    """
     all_findings = tuple(findings)
     return Check(
         id=check, status="failed" if all_findings else "passed", findings=all_findings, note=note

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from farm.base.errors import UsageError
+from farm.policy.rules import Frozen, Printable
 from farm.wheel.explain.files import MAX_CULPRITS, Cause, Files
 from farm.wheel.explain.hardware import kernels, on_load, wrong_machine
 from farm.wheel.explain.linux import missing_file, named_file, symbol_version, undefined_symbol
@@ -12,7 +13,6 @@ from farm.wheel.explain.python import entry, module_not_found
 from farm.wheel.explain.tables import matching_rows, placeholders
 from farm.wheel.explain.windows import missing_dlls, missing_functions, runtimes
 from farm.wheel.pe import fits
-from farm.wheel.policy import Frozen, Printable
 
 _MAX_MESSAGE = 64 << 10
 
@@ -64,14 +64,14 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
 
 
 def _needing(files: "Files", patterns: Sequence[str]) -> list[str]:
-    pairs = (
-        (needing_library, name)
-        for needing_library in (files.libraries if patterns else ())
-        for name in needing_library.needed
-    )
-    return [
-        f"{library.path} needs {name}" for library, name in pairs if fits(name, tuple(patterns))
-    ]
+    needing: list[str] = []
+    if not patterns:
+        return needing
+    for library in files.libraries:
+        for name in library.needed:
+            if fits(name, tuple(patterns)):
+                needing.append(f"{library.path} needs {name}")
+    return needing
 
 
 _LOOKS: dict[str, Callable[[Files, re.Match[str]], Cause]] = {

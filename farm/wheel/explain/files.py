@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from farm.base.errors import UsageError
+from farm.policy.levels import level_names
 from farm.wheel.archive import Archive
 from farm.wheel.dll_folders import added_by_code
 from farm.wheel.elf import Symbols
@@ -23,7 +24,6 @@ from farm.wheel.library import (
 )
 from farm.wheel.needs import Need, resolve, search_folders
 from farm.wheel.pe import DllSymbols
-from farm.wheel.policy import level_names
 
 _MAX_FILES = 20_000
 MAX_CULPRITS = 8
@@ -135,12 +135,11 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
 
     libraries = tuple(read(file) for file in files if file.is_file())
     own_paths = {library.path for library in libraries}
-    ways = {
-        posixpath.join(place, name)
-        for library in libraries
-        for place in (search_folders(library) if library.format == "elf" else ())
-        for name in library.needed
-    }
+    ways: set[str] = set()
+    for library in libraries:
+        if library.format == "elf":
+            for place in search_folders(library):
+                ways.update(posixpath.join(place, name) for name in library.needed)
     neighbours = tuple(
         read(site / path) for path in sorted(ways - own_paths) if (site / path).is_file()
     )
@@ -180,7 +179,9 @@ def _libs(package: Path) -> list[Path]:
     """
     site = package.parent
     folders: set[str] = set()
-    for record in site.glob("*.dist-info/RECORD") if any(site.glob("*.libs")) else ():
+    if not any(site.glob("*.libs")):
+        return []
+    for record in site.glob("*.dist-info/RECORD"):
         text = record.read_text("utf-8", "replace")
         if re.search(rf'^"?{re.escape(package.name)}/', text, re.MULTILINE):
             folders.update(re.findall(r'^"?([^/"\n]+\.libs)/', text, re.MULTILINE))
@@ -188,14 +189,15 @@ def _libs(package: Path) -> list[Path]:
 
 
 def no_library(name: str) -> Library:
+    """A file that has the name of a library, and is none."""
     return Library(path=name, sha256="", size=0, error="not a library, in spite of its name")
 
 
-# --- what is looked for in the files: the cause, the culprits, the cure. Where cause or cure is empty the table's own
-# words are right; a cure that begins with a semicolon follows them. None: the files have nothing to
-# do with it.
-
 Cause = tuple[str, Sequence[str], str] | None
+"""What the files say of a message: the cause, the culprits, the cure; None where they have nothing
+to do with it. Where cause or cure is empty, the table's own words are right; a cure that begins
+with a semicolon follows them.
+"""
 
 
 def given(match: re.Match[str]) -> str:
@@ -204,4 +206,5 @@ def given(match: re.Match[str]) -> str:
 
 
 def is_called(member: str, name: str) -> bool:
+    """True if a member has this file name; Windows' names do not tell cases apart."""
     return posixpath.basename(member).lower() == name.lower()

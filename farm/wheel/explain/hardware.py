@@ -9,6 +9,7 @@ from farm.wheel.library import Library
 
 
 def wrong_machine(files: Files, match: re.Match[str]) -> Cause:
+    """A library for another kind of machine, or a damaged one: "wrong ELF class", WinError 193."""
     libraries = files.libraries
     # An installed folder has no tags: the machine of most libraries counts as the right one.
     usual = Counter(library.machine for library in libraries if not library.error).most_common(1)

@@ -43,6 +43,7 @@ def undefined_symbol(files: Files, match: re.Match[str]) -> Cause:
 
 
 def missing_file(files: Files, match: re.Match[str]) -> Cause:
+    """A shared library that the loader does not find: which libraries need it, and where it is."""
     name = given(match).rpartition("/")[2]
     if not name:
         return None
@@ -136,11 +137,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 def named_file(files: Files, match: re.Match[str]) -> Cause:
     """The file that the message names, and what of the kind is among these files."""
     stack = "stack" in match[0]
-    kind = [
-        library.path
-        for library in files.libraries
-        if (stack and library.executable_stack) or ("TLS" in match[0] and library.static_tls)
-    ]
+    kind = []
+    for library in files.libraries:
+        has_static_tls = "TLS" in match[0] and library.static_tls
+        if has_static_tls or (stack and library.executable_stack):
+            kind.append(library.path)
     names = _FILE.findall(match.string[: match.start()].rpartition("\n")[2])
     name = names[-1].rpartition("/")[2] if names else ""
     inside = [library.path for library in files.libraries if is_called(library.path, name)]
@@ -148,4 +149,6 @@ def named_file(files: Files, match: re.Match[str]) -> Cause:
         f"; {name}, which the message names, is not among these files: look at the package "
         "that it is of"
     )
-    return "", list(dict.fromkeys([*inside, *kind])), "" if inside or not name else absent
+    if inside or not name:
+        absent = ""
+    return "", list(dict.fromkeys([*inside, *kind])), absent

@@ -41,6 +41,7 @@ class Tables(Model):
 
 @cache
 def tables() -> Tables:
+    """The tables of `messages.yaml`."""
     return load(Path(__file__).with_name("messages.yaml"), Tables)
 
 

@@ -4,6 +4,7 @@ import sys
 from array import array
 from bisect import bisect_right
 
+from farm.policy.levels import arm_table
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import (
     Elf,
@@ -12,7 +13,6 @@ from farm.wheel.elf import (
 )
 from farm.wheel.isa.findings import Finds
 from farm.wheel.isa.levels import allowed_features
-from farm.wheel.policy import arm_table
 
 # Of 64-bit Arm: bytes of an instruction, and so on.
 WORD = 4
@@ -23,7 +23,17 @@ _ARM_BLOCK = 1 << 22
 def sweep_arm(
     data: Buffer, elf: Elf, level: str, functions: Functions, left_out: frozenset[int]
 ) -> Finds:
-    """Every instruction has four bytes, so the code is read word by word."""
+    """Find the instructions of 64-bit Arm code that need more than a level.
+
+    Every instruction has four bytes, so the code is read word by word.
+
+    Args:
+        data: The file.
+        elf: Its headers.
+        level: The level.
+        functions: Its functions.
+        left_out: Addresses of functions that may need more.
+    """
     words = Words(level)
     finds = Finds()
     starts = functions.addresses
@@ -35,7 +45,9 @@ def sweep_arm(
             if sys.byteorder == "big":
                 block.byteswap()
             verdicts = words.judge(set(block))
-            for index, word in enumerate(block if verdicts else ()):
+            if not verdicts:
+                continue
+            for index, word in enumerate(block):
                 if word not in verdicts:
                     continue
                 address = section.address + offset - start + WORD * index

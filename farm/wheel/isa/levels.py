@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from farm.base.errors import UsageError, VerificationFailedError
+from farm.policy.levels import arm_table, level_names, table
 from farm.wheel.elf import (
     Elf,
 )
-from farm.wheel.policy import arm_table, level_names, table
 
 
 def reason_not_decoded(elf: Elf, level: str) -> str | None:
@@ -56,4 +56,5 @@ def lowest_level_with(features: Iterable[str], level: str) -> str | None:
 
 
 def damaged(what: str) -> VerificationFailedError:
+    """The error for code that cannot be followed."""
     return VerificationFailedError(f"damaged file: {what}")

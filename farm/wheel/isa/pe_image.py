@@ -60,7 +60,9 @@ class DllImage(Image):
 
     def starts(self, level: str) -> list[int]:
         """Addresses that run on loading, each once."""
-        entries = [*self._callbacks(), *([self.base + self.pe.entry] if self.pe.entry else [])]
+        entries = list(self._callbacks())
+        if self.pe.entry:
+            entries.append(self.base + self.pe.entry)
         loaded: list[int] = []
         # The CRT calls its tables of initialisers through _initterm(first, last): what is sought
         # are the two addresses.

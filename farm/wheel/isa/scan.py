@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import translate
 from itertools import groupby
 
+from farm.policy.levels import arm_table
+from farm.policy.rules import Chosen
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import (
     Elf,
@@ -23,17 +25,20 @@ from farm.wheel.isa.walk_arm import ArmWalk
 from farm.wheel.isa.walk_x86 import Walk
 from farm.wheel.isa.x86 import Sweep, sweep_x86
 from farm.wheel.pe import Pe
-from farm.wheel.policy import Chosen, arm_table
 
 _CXX = re.compile(r"_Z(?!eroState$)")  # MKL has a function of C with that name
 _ASKS = ("getauxval", "__getauxval")
 
 
 def scan_isa(data: Buffer, file: Elf | Pe, level: str, chosen: Chosen | None = None) -> IsaResult:
-    """Find the instructions of a library that need more than `level`.
+    """Find the instructions of a library that need more than a level.
 
-    The functions of `chosen` are called behind a choice at run time and left out: what follows
-    their symbols, up to the next one. A file without symbols leaves nothing out.
+    Args:
+        data: The file.
+        file: Its headers.
+        level: The level.
+        chosen: Functions that are called behind a choice at run time and left out: what follows their
+            symbols, up to the next one. A file without symbols leaves nothing out.
     """
     if isinstance(file, Pe):
         return scan_dll(data, file, level, on_load=False).result
@@ -46,7 +51,13 @@ def scan_isa(data: Buffer, file: Elf | Pe, level: str, chosen: Chosen | None = N
 
 
 def scan_starts(data: Buffer, file: Elf | Pe, level: str) -> InitScan:
-    """Find the instructions beyond `level` that loading a library, or its exit, may execute."""
+    """Find the instructions beyond a level that loading a library, or its exit, may execute.
+
+    Args:
+        data: The file.
+        file: Its headers.
+        level: The level.
+    """
     if isinstance(file, Pe):
         return scan_dll(data, file, level, on_load=True)
     if reason := reason_not_decoded(file, level):
@@ -70,7 +81,14 @@ def scan_starts(data: Buffer, file: Elf | Pe, level: str) -> InitScan:
 
 
 def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
-    """Both of a DLL: with `on_load` only what runs when it is loaded."""
+    """Find the instructions of a DLL that need more than a level.
+
+    Args:
+        data: The file.
+        pe: Its headers.
+        level: The level.
+        on_load: Only what runs when it is loaded counts.
+    """
     if pe.machine != "amd64" or level in arm_table():
         return InitScan(IsaResult(not_checked=f"machine code for {pe.machine} is not decoded"))
     image = DllImage(data, pe)

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
+from farm.policy.levels import table
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import (
     Elf,
@@ -12,7 +13,6 @@ from farm.wheel.elf import (
 )
 from farm.wheel.isa.findings import Finds
 from farm.wheel.isa.levels import allowed_features
-from farm.wheel.policy import table
 
 if TYPE_CHECKING:
     import iced_x86
@@ -26,6 +26,15 @@ LONGEST_X86 = 15
 def sweep_x86(
     data: Buffer, elf: Elf, level: str, functions: Functions, left_out: frozenset[int]
 ) -> "Finds":
+    """Find the instructions of x86-64 code that need more than a level.
+
+    Args:
+        data: The file.
+        elf: Its headers.
+        level: The level.
+        functions: Its functions, at which decoding restarts.
+        left_out: Addresses of functions that may need more.
+    """
     sweep = Sweep(level)
     addresses = functions.addresses
     for section, start, end in code_sections(data, elf):

@@ -12,9 +12,9 @@ import pytest
 
 from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
+from farm.policy.rules import Policy
 from farm.run.verify_step import check_wheel, summary
 from farm.smoke.emulation import emulate
-from farm.wheel.policy import Policy
 from farm.wheel.verify import verify
 from tests.unit.wheel.conftest import build_wheel
 

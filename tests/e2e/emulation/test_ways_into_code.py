@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from farm.policy.rules import Policy
 from farm.smoke.emulation import emulate
-from farm.wheel.policy import Policy
 from farm.wheel.verify import verify
 from tests.unit.wheel.conftest import build_wheel
 

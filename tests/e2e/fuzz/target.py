@@ -15,6 +15,7 @@ import atheris
 
 with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.base.errors import VerificationFailedError
+    from farm.policy.rules import Policy
     from farm.wheel.archive import Archive
     from farm.wheel.checks.numpy import check_numpy
     from farm.wheel.elf import (
@@ -37,7 +38,6 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
         with_version,
     )
     from farm.wheel.pe import read_dll_symbols, read_pe
-    from farm.wheel.policy import Policy
     from farm.wheel.repair import RepairOptions, repair
     from farm.wheel.verify import verify
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from farm.wheel.policy import Policy
+from farm.policy.rules import Policy
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.wheel.policy import Policy
+from farm.policy.rules import Policy
 from farm.wheel.verify import verify
 
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"

@@ -20,8 +20,8 @@ from farm.base.errors import InfrastructureError, UsageError
 from farm.base.zipapps import pack
 from farm.plan.recipe import recipe
 from farm.plan.settings import Settings
-from farm.run import bundle
-from farm.run.bundle import CARRIED, RUNNER, join_pieces, write_bundle
+from farm.run import offline_bundle
+from farm.run.offline_bundle import CARRIED, RUNNER, join_pieces, write_bundle
 from farm.run.standalone.bundle import bytes_needed, failure
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
@@ -66,7 +66,7 @@ def make(plan, tree, tmp_path, monkeypatch):
     """Makes a bundle in small parts that really builds, where this machine allows it: a wheel of a
     few bytes.
     """
-    monkeypatch.setattr(bundle, "PART_BYTES", 400_000)
+    monkeypatch.setattr(offline_bundle, "PART_BYTES", 400_000)
 
     def made(code=0, *, wait=False, unpacked=1_000_000):
         job = tmp_path / "job"
@@ -127,9 +127,11 @@ def test_a_folder_that_holds_something_is_refused_before_anything_is_packed(
     tmp_path, root, plan, monkeypatch
 ):
     (tmp_path / "mine").write_text("")
-    monkeypatch.setattr(bundle, "open_backend", lambda *_: pytest.fail("an engine was asked"))
+    monkeypatch.setattr(
+        offline_bundle, "open_backend", lambda *_: pytest.fail("an engine was asked")
+    )
     with pytest.raises(UsageError, match="is not empty"):
-        bundle.bundle(Workspace(root, Settings(), Watcher()), plan, tmp_path)
+        offline_bundle.bundle(Workspace(root, Settings(), Watcher()), plan, tmp_path)
 
 
 def test_a_bundle_that_does_not_fit_leaves_nothing_and_its_folder_is_named(
@@ -138,7 +140,7 @@ def test_a_bundle_that_does_not_fit_leaves_nothing_and_its_folder_is_named(
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(bundle, "_write", full)
+    monkeypatch.setattr(offline_bundle, "_write", full)
     with pytest.raises(
         InfrastructureError, match=re.escape(f"{tmp_path / 'new'}: No space left on device")
     ):
@@ -168,7 +170,7 @@ def test_nothing_is_left_of_a_bundle_that_was_interrupted(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bundle, "pack", interrupted)
+        patch.setattr(offline_bundle, "pack", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_bundle(plan, dest=dest, **given)
     assert dest.exists() == there

@@ -43,3 +43,8 @@ def test_all_prints_the_reasons_and_where_values_come_from(capsys):
     assert "FBGEMM (needs AVX2)" in out
     assert "channel debian-2.6.0" in out
     assert "the PTX is dead weight" in out  # a note
+
+
+def test_the_same_build_is_not_what_to_build_instead(capsys):
+    assert main(["plan", "--variant", "sm35-avx-py311"]) == 0
+    assert "farm plan --variant sm35-avx-py311" not in capsys.readouterr().out

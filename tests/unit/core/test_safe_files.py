@@ -35,7 +35,7 @@ from farm.cli.package_kind import MAX_FILE
 from farm.cli.recipe import _beginning_of
 from farm.index.signatures import load_signer
 from farm.run import sources
-from farm.run.bundle import STAND_IN, join_pieces, stand_ins
+from farm.run.offline_bundle import STAND_IN, join_pieces, stand_ins
 from farm.run.standalone import bundle as standalone
 from tests.plans import plan_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from farm.base.zipapps import ROOT, pack
 from farm.engines.swarm import AGENT
-from farm.run.bundle import CARRIED, RUNNER
+from farm.run.offline_bundle import CARRIED, RUNNER
 from farm.smoke.runner import PROBE
 from tests.pythons import python
 

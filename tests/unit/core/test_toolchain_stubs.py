@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.run.bundle import stand_ins
+from farm.run.offline_bundle import stand_ins
 
 ROOT = Path(__file__).parents[3]
 CC = shutil.which("gcc") or shutil.which("cc")

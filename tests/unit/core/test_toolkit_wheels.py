@@ -19,7 +19,7 @@ from farm.plan.recipe import recipe
 from farm.plan.render import render
 from farm.run.build_inputs import BuildInputs
 from farm.run.provenance import predicate
-from farm.wheel.policy import Report
+from farm.wheel.report import Report
 from tests.plans import plan_of
 
 ROOT = Path(__file__).parents[3]

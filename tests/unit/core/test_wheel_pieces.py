@@ -10,7 +10,7 @@ import pytest
 
 from farm.base.errors import UsageError
 from farm.engines.transfer import RefusedOutputError
-from farm.run.bundle import STAND_IN, join_pieces, stand_ins
+from farm.run.offline_bundle import STAND_IN, join_pieces, stand_ins
 from tests.plans import plan_of
 
 SCRIPTS = Path(__file__).parents[3] / "dockerfiles/scripts"

@@ -12,7 +12,7 @@ from farm.plan.settings import load_settings
 from farm.run import dispatch
 from farm.run.build_step import EngineUnreachableError, StillRunningError
 from farm.run.cancellable import CancelledError
-from farm.run.queue import Worker
+from farm.run.queue import QueueRunner
 from farm.run.run import request_for
 from farm.run.workspace import Watcher, Workspace, open_journal
 from tests.plans import plan_of
@@ -26,7 +26,7 @@ class Fleet:
     """
 
     def __init__(self):
-        self.workers = [Worker("a"), Worker("b"), Worker("c"), Worker("d")]
+        self.workers = [QueueRunner("a"), QueueRunner("b"), QueueRunner("c"), QueueRunner("d")]
         self.fate = []
         self.ran_on = []
         self.silent = False

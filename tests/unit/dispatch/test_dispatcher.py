@@ -15,7 +15,7 @@ from farm.run.build_step import EngineUnreachableError, StillRunningError
 from farm.run.cancellable import CancelledError
 from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal_records import EventKind, Request
-from farm.run.queue import Worker
+from farm.run.queue import QueueRunner
 from farm.run.run import cancel
 from farm.run.workspace import Watcher, Workspace
 from tests.plans import plan_of
@@ -83,7 +83,7 @@ def test_the_only_runner_is_tried_again_after_a_while(
     fleet, workspace, journal, submit, monkeypatch
 ):
     monkeypatch.setattr("farm.run.dispatch.LOST_S", 0.1)
-    fleet.workers = [Worker("a")]
+    fleet.workers = [QueueRunner("a")]
     run = submit()
     fleet.fate = [lost(), lost()]
     Dispatcher(workspace, journal).drain()
@@ -94,7 +94,7 @@ def test_a_step_that_fails_after_a_loss_is_no_second_loss(
     fleet, workspace, journal, submit, monkeypatch
 ):
     monkeypatch.setattr("farm.run.dispatch.LOST_S", 0.1)
-    fleet.workers = [Worker("a")]
+    fleet.workers = [QueueRunner("a")]
     run = submit()
     fleet.fate = [lost(), lost("no push"), lost("no push")]
     Dispatcher(workspace, journal).drain()
@@ -169,7 +169,7 @@ def two_machines(workspace):
         "m2": {"engine": "docker", "url": "ssh://m2"},
     }
     (workspace.project / "ci/runners.yaml").write_text(json.dumps({"runners": runners}))
-    return {name: Worker(name) for name in runners}
+    return {name: QueueRunner(name) for name in runners}
 
 
 def test_a_machine_that_died_in_a_build_gives_it_up_to_another(
@@ -194,7 +194,7 @@ def test_a_machine_that_died_in_a_build_gives_it_up_to_another(
 
 
 def test_the_only_machine_is_asked_again_however_long_it_is_away(fleet, workspace, journal, submit):
-    fleet.workers = [Worker("local")]
+    fleet.workers = [QueueRunner("local")]
     run = submit(on="docker")
     fleet.fate = [EngineUnreachableError("no route"), EngineUnreachableError("no route")]
     Dispatcher(workspace, journal).drain()
@@ -209,7 +209,7 @@ def test_the_only_machine_is_asked_again_however_long_it_is_away(fleet, workspac
 
 def test_a_cancel_ends_the_run_of_a_machine_that_is_away(fleet, workspace, journal, submit):
     """It can be asked for nothing: the run was shown as running for ever."""
-    fleet.workers = [Worker("local")]
+    fleet.workers = [QueueRunner("local")]
     run = submit(on="docker")
 
     fleet.fate = [EngineUnreachableError("no route to local")] * 2
@@ -225,7 +225,7 @@ def test_a_slot_is_free_as_soon_as_the_wheel_is_there(
     fleet, workspace, journal, submit, monkeypatch
 ):
     """Not only when it is published and tested: the next build starts beside those steps."""
-    fleet.workers = [Worker("a")]
+    fleet.workers = [QueueRunner("a")]
     first, second = submit(), submit()
     over = threading.Event()
 
@@ -248,7 +248,7 @@ def test_a_slot_is_free_as_soon_as_the_wheel_is_there(
 
 
 def test_a_run_that_no_runner_fits_ends_with_a_clear_error(fleet, workspace, journal, submit):
-    fleet.workers = [Worker("arm", machine="aarch64")]
+    fleet.workers = [QueueRunner("arm", machine="aarch64")]
     run = submit()
     Dispatcher(workspace, journal).drain()
     assert journal.run(run).exit_code == NoRunnerError.exit_code
@@ -262,7 +262,7 @@ def test_waiting_runs_give_a_reason(fleet, workspace, journal, submit):
     workspace = Workspace(
         workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Watcher()
     )
-    fleet.workers = [Worker("a", online=False)]
+    fleet.workers = [QueueRunner("a", online=False)]
     dispatcher = Dispatcher(workspace, journal)
     assert dispatcher.tick()
     assert "no runner that fits is online (a would)" in summary(journal, journal.run(run))["why"]
@@ -350,7 +350,7 @@ def test_a_plan_of_another_version_ends_that_run_alone(fleet, workspace, journal
 
 
 def test_higher_priority_goes_first(fleet, workspace, journal, submit):
-    fleet.workers = [Worker("a")]
+    fleet.workers = [QueueRunner("a")]
     low, high = submit(), submit(priority=5)
     Dispatcher(workspace, journal).drain()
     order = [
@@ -384,7 +384,7 @@ def test_each_machine_with_an_engine_of_its_own_builds_as_many_as_it_has_slots(
             self.name = name
 
         def workers(self):
-            return [Worker(self.name, slots=2)]
+            return [QueueRunner(self.name, slots=2)]
 
     class Together(dispatch.MainJob):
         def steps(self, until):
@@ -411,7 +411,7 @@ def test_a_machine_that_does_not_answer_is_named_and_the_others_build(
     def opened(_workspace, _on, runner):
         if runner == "m2":
             raise NoRunnerError("no Docker engine answers at ssh://m2")
-        fleet.workers = [Worker("local")]
+        fleet.workers = [QueueRunner("local")]
         return Backend(fleet)
 
     monkeypatch.setattr(dispatch, "open_backend", opened)
@@ -429,7 +429,7 @@ def test_the_journal_grows_with_the_queue_and_not_with_its_square(
     fleet, workspace, journal, submit
 ):
     """A reason is written when it changes; 500 queued runs left 118,128 events and 30 MB."""
-    fleet.workers = [Worker("a")]
+    fleet.workers = [QueueRunner("a")]
     made = [submit() for _ in range(60)]
     Dispatcher(workspace, journal).drain()
     waits = [len([e for e in journal.events(run) if e.kind == EventKind.WAITING]) for run in made]

@@ -7,7 +7,7 @@ import pytest
 from farm.base.errors import InfrastructureError
 from farm.run import dispatch
 from farm.run.dispatch import Dispatcher
-from farm.run.queue import Worker
+from farm.run.queue import QueueRunner
 from tests.unit.dispatch.conftest import Build, attempts
 
 
@@ -41,7 +41,7 @@ FULL = InfrastructureError("farm.db: database or disk is full")
 def test_a_journal_that_fails_for_a_while_loses_nothing(
     fleet, workspace, journal, submit, monkeypatch, method, times
 ):
-    fleet.workers = [Worker("a")]  # so that one of the two waits
+    fleet.workers = [QueueRunner("a")]  # so that one of the two waits
     made = [submit(), submit()]
     warnings = []
     monkeypatch.setattr(journal, method, failing(times, FULL, getattr(journal, method)))

@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.run.queue import Needs, Queue, Task, Worker, fits
+from farm.run.queue import Needs, Queue, QueueRunner, Task, fits
 from tests.examples import examples
 
-X86 = Worker("x86")
+X86 = QueueRunner("x86")
 
 
 def placed(decision):
@@ -29,7 +29,7 @@ def test_priority_goes_first_then_age():
 
 
 def test_a_runner_takes_as_many_as_it_has_slots_and_the_least_busy_is_first():
-    workers = [Worker("a", slots=3), Worker("b", slots=2)]
+    workers = [QueueRunner("a", slots=3), QueueRunner("b", slots=2)]
     decision = Queue().decide(0, [Task(f"t{n}") for n in range(5)], workers, ["a"])
     assert [name for _, name in placed(decision)] == ["b", "a", "b", "a"]
     assert decision.waiting == {"t4": "every runner that fits is busy: a, b"}
@@ -56,21 +56,21 @@ def test_patience_counts_from_the_first_time_that_nothing_fits():
 
 
 def test_a_runner_that_comes_back_within_the_grace_ends_the_count():
-    queue, task, off = Queue(grace_s=100), Task("t"), Worker("x86", online=False)
+    queue, task, off = Queue(grace_s=100), Task("t"), QueueRunner("x86", online=False)
     assert "(x86 would)" in queue.decide(0, [task], [off]).waiting["t"]
     assert placed(queue.decide(90, [task], [X86])) == [("t", "x86")]
     assert queue.decide(110, [task], [off]).refused == {}
 
 
 def test_runners_that_would_fit_are_named_three_at_most():
-    off = [Worker(f"w{n}", online=False) for n in (4, 2, 3, 1)]
+    off = [QueueRunner(f"w{n}", online=False) for n in (4, 2, 3, 1)]
     assert "(w1, w2, w3 would)" in Queue().decide(0, [Task("t")], off).waiting["t"]
 
 
 def test_the_nearest_runner_lacks_least():
     far, near = (
-        Worker("far", platform="windows", machine="aarch64"),
-        Worker("near", machine="aarch64"),
+        QueueRunner("far", platform="windows", machine="aarch64"),
+        QueueRunner("near", machine="aarch64"),
     )
     assert (
         "the nearest, near: it is aarch64"
@@ -79,8 +79,8 @@ def test_the_nearest_runner_lacks_least():
 
 
 def test_a_machine_that_emulates_takes_what_none_of_the_kind_is_online_for():
-    task, emulator = Task("t", Needs(machine="aarch64")), Worker("x86", emulates=True)
-    arm = Worker("arm", machine="aarch64")
+    task, emulator = Task("t", Needs(machine="aarch64")), QueueRunner("x86", emulates=True)
+    arm = QueueRunner("arm", machine="aarch64")
     assert placed(Queue().decide(0, [task], [emulator, arm])) == [("t", "arm")]
     assert placed(Queue().decide(0, [task], [emulator, replace(arm, online=False)])) == [
         ("t", "x86")
@@ -100,13 +100,13 @@ def test_a_task_comes_after_those_that_it_needs_and_falls_with_them():
 
 def test_a_runner_that_lost_it_is_not_given_it_again():
     task = Task("t", Needs(excluded=frozenset({"a"})))
-    assert placed(Queue().decide(0, [task], [Worker("a"), Worker("b")])) == [("t", "b")]
-    assert "it lost this job before" in Queue().decide(0, [task], [Worker("a")]).waiting["t"]
+    assert placed(Queue().decide(0, [task], [QueueRunner("a"), QueueRunner("b")])) == [("t", "b")]
+    assert "it lost this job before" in Queue().decide(0, [task], [QueueRunner("a")]).waiting["t"]
 
 
 def test_every_reason_against_a_runner_is_given():
     needs = Needs("windows", "aarch64", frozenset({"avx"}), memory=64 << 30)
-    assert fits(needs, Worker("small", memory=8 << 30)) == (
+    assert fits(needs, QueueRunner("small", memory=8 << 30)) == (
         "it runs linux, not windows",
         "it is x86_64, not aarch64",
         "it has no label avx",
@@ -118,7 +118,7 @@ LABELS = st.frozensets(st.sampled_from(["a", "b"]))
 NAMES = st.sampled_from([f"w{n}" for n in range(6)])
 WORKERS = st.lists(
     st.builds(
-        Worker,
+        QueueRunner,
         name=NAMES,
         machine=st.sampled_from(["x86_64", "aarch64"]),
         labels=LABELS,

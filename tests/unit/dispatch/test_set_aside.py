@@ -12,7 +12,7 @@ from farm.cli.main import main
 from farm.run import dispatch, run, run_context
 from farm.run.dispatch import Dispatcher
 from farm.run.journal_records import EventKind
-from farm.run.queue import Worker
+from farm.run.queue import QueueRunner
 from farm.run.set_aside import FIRST_S, set_aside
 from farm.run.workspace import open_journal
 from tests.faults.engine import Engine, install, install_smoke, the_plan, workspace_in
@@ -38,7 +38,7 @@ class Machine:
         self.max_output = 1 << 30
 
     def workers(self):
-        return [Worker(self.name, slots=self.slots)]
+        return [QueueRunner(self.name, slots=self.slots)]
 
     def close(self):
         pass

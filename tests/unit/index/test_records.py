@@ -92,7 +92,7 @@ def test_a_time_needs_a_zone(make_wheel, say):
         say(make_wheel(NAME), upload_time=datetime(2026, 1, 1))
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"schema": 2}', b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"schema": 0}', b"\xff"])
 def test_a_foreign_record_is_an_error_of_the_farm(data):
     with pytest.raises(InfrastructureError, match="not of this farm") as caught:
         parse_record(data, "records/x.json")

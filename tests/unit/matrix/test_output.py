@@ -8,9 +8,10 @@ import yaml
 
 from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.plan.matrix import CHUNK, Build, workflow_matrix
+from farm.plan.channel import Build
 from farm.plan.settings import load_github
 from farm.plan.variant import Variant
+from farm.plan.workflow_matrix import CHUNK, workflow_matrix
 from tools.matrix_schema import schema
 
 WANTED = ("sm90-armv9-py311", "12.8")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from farm.plan.matrix import AXES, Channel, ChannelText, RuleError
+from farm.plan.channel import Channel, RuleError
+from farm.plan.channel_text import AXES, ChannelText
 from farm.plan.variant import SPECIAL_GPUS, Variant
 from tests.examples import examples
 

@@ -15,9 +15,9 @@ from farm.base.errors import BuildFailedError
 from farm.cli.main import main
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
+from farm.policy.rules import defaults
 from farm.run.mainjob import republish_hint
 from farm.run.repair_step import repair_built
-from farm.wheel.policy import defaults
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 from tests.indexes.wheels import build_wheel

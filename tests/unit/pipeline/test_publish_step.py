@@ -15,6 +15,7 @@ from farm.index.publish import publish as publish_into
 from farm.index.records import PREDICATE, parse_record
 from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
+from farm.policy.rules import Policy, Waiver
 from farm.run.build_inputs import BuildInputs
 from farm.run.journal_records import Request
 from farm.run.publish_step import publish_wheel
@@ -25,7 +26,7 @@ from farm.run.smoke import passed_mark
 from farm.run.verify_step import refusal
 from farm.run.workspace import Watcher, Workspace, open_journal
 from farm.site.files import build
-from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, waive
+from farm.wheel.report import Check, Finding, Report, waive
 from tests.indexes.wheels import build_wheel
 from tests.plans import plan_of
 

@@ -7,7 +7,7 @@ import pytest
 from farm.plan.compat.stack import Stack
 from farm.plan.settings import Runner, load_runners
 from farm.plan.variant import Variant, cpu_words
-from farm.run.backends import Reported, cannot_test, differences
+from farm.run.backends import MachineReport, cannot_test, differences
 
 ROOT = Path(__file__).parents[3]
 
@@ -80,16 +80,16 @@ def test_every_cpu_level_is_answered(k40, level):
 
 
 def test_as_written(k40):
-    seen = Reported(online=True, platform="linux", machine="x86_64", labels=tuple(k40.labels))
+    seen = MachineReport(online=True, platform="linux", machine="x86_64", labels=tuple(k40.labels))
     assert differences(k40, seen) == []
     assert (
-        differences(k40, Reported(online=False, why="gone")) == []
+        differences(k40, MachineReport(online=False, why="gone")) == []
     )  # an engine that says nothing contradicts nothing
 
 
 def test_a_runner_whose_machine_differs_is_reported(k40):
     host = changed(k40, cpus=4.0, memory_gb=16.0, slots=2, os_version="12")
-    seen = Reported(
+    seen = MachineReport(
         online=True, platform="windows", machine="aarch64", os_version="11", cpus=7, memory_gb=16,
         labels=("self-hosted", "linux", "x64", "sm61"),
     )  # fmt: skip
@@ -106,5 +106,5 @@ def test_a_runner_whose_machine_differs_is_reported(k40):
 
 def test_memory_that_the_kernel_keeps_is_no_difference(k40):
     host = changed(k40, memory_gb=64.0)
-    assert differences(host, Reported(online=True, memory_gb=62.7)) == []
-    assert differences(host, Reported(online=True, memory_gb=60.0)) != []
+    assert differences(host, MachineReport(online=True, memory_gb=62.7)) == []
+    assert differences(host, MachineReport(online=True, memory_gb=60.0)) != []

@@ -8,11 +8,12 @@ import struct
 import capstone
 import pytest
 
+from farm.policy.levels import arm_level_names, arm_table
+from farm.policy.rules import Chosen
 from farm.wheel.elf import read_elf
 from farm.wheel.isa.arm import _is_base
 from farm.wheel.isa.levels import allowed_features
 from farm.wheel.isa.scan import scan_isa, scan_starts
-from farm.wheel.policy import Chosen, arm_level_names, arm_table
 
 CODE = 352  # where build_elf puts the text
 BASE = {

@@ -1,7 +1,7 @@
 from typing import get_args
 
+from farm.policy.rules import CheckId
 from farm.wheel.checks.registry import CHECKS
-from farm.wheel.policy import CheckId
 
 
 def test_the_report_has_every_check_in_the_order_of_its_schema():

@@ -3,7 +3,7 @@
 import pytest
 
 from farm.base.errors import UsageError
-from farm.wheel.policy import Policy
+from farm.policy.rules import Policy
 from farm.wheel.verify import verify
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import FarmError
+from farm.policy.rules import Policy
 from farm.wheel.inspect import inspect
-from farm.wheel.policy import Policy
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 from tests.unit.wheel import hostile_corpus as corpus

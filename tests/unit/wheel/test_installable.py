@@ -3,8 +3,8 @@
 import pytest
 
 from farm.base.errors import UsageError
+from farm.policy.rules import Policy
 from farm.wheel.inspect import inspect
-from farm.wheel.policy import Policy
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.wheel import policy
+from farm.policy import levels
+from farm.policy.levels import level_names
+from farm.policy.rules import Chosen
 from farm.wheel.elf import read_elf
 from farm.wheel.isa import x86
 from farm.wheel.isa.scan import scan_isa
-from farm.wheel.policy import Chosen, level_names
 from tests.examples import examples
 from tests.unit.wheel.conftest import RET, VPADDD_YMM
 
@@ -142,7 +143,7 @@ def test_an_unknown_level_is_the_callers_mistake(make_elf):
 
 
 def test_the_table_names_only_what_the_decoder_knows():
-    table = policy.table()
+    table = levels.table()
     known = {name for name in vars(iced_x86.CpuidFeature) if name.isupper()}
     listed = list(table["harmless"]) + [
         name for level in table["levels"].values() for name in level["features"]

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from farm.wheel.policy import Policy
+from farm.policy.rules import Policy
 from farm.wheel.verify import verify
 
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"

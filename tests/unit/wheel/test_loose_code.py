@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from farm.wheel.policy import Policy
+from farm.policy.rules import Policy
 from farm.wheel.verify import verify
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"

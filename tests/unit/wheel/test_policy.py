@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from farm.base.errors import UsageError
-from farm.wheel.policy import Check, Finding, Policy, Report, Waiver, load_policy, parse_waiver
+from farm.policy.rules import Policy, Waiver, load_policy, parse_waiver
+from farm.wheel.report import Check, Finding, Report
 from farm.wheel.verify import verify
 from tests.unit.wheel.conftest import VPADDD_YMM
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.wheel.policy import Policy
+from farm.policy.rules import Policy
 from farm.wheel.python_api import Target, targets
 from farm.wheel.verify import verify
 

@@ -5,11 +5,11 @@ import pytest
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.cli.main import main
+from farm.policy.rules import Policy
 from farm.wheel.archive import Archive
 from farm.wheel.inspect import inspect
 from farm.wheel.library import read_contents
 from farm.wheel.metadata import compare_record, parse_record
-from farm.wheel.policy import Policy
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.cli.main import main
+from farm.policy.rules import CheckId, Policy
 from farm.wheel.inspect import inspect
-from farm.wheel.policy import CheckId, Policy, Report
+from farm.wheel.report import Report
 from farm.wheel.verify import verify
 from tests.examples import examples
 from tests.schemas import valid

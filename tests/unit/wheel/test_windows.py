@@ -12,10 +12,10 @@ from farm.plan.recipe import recipe
 from farm.plan.request import BuildRequest
 from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
+from farm.policy.rules import Policy
 from farm.wheel.explain.explanation import explain
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_record
-from farm.wheel.policy import Policy
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 

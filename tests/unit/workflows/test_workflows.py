@@ -15,9 +15,10 @@ from farm.cli.main import main, parser
 from farm.cli.selection import each_build, selectors_of
 from farm.engines.github import ADOPT, OUTPUT, WORK, WORKFLOW
 from farm.index.backends import open_store
-from farm.plan.matrix import load_matrix, workflow_matrix
+from farm.plan.matrix import load_matrix
 from farm.plan.resolve import resolve
 from farm.plan.settings import load_github, load_settings
+from farm.plan.workflow_matrix import workflow_matrix
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.unit.workflows.conftest import ACTIONS, ROOT, Workflow, farm_commands
 from tests.unit.workflows.conftest import WORKFLOWS as FILES

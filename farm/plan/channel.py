@@ -1,0 +1,336 @@
+"""Channels after inheritance: pinned stacks, the builds that they offer, and the pins of each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, product
+
+from farm import catalog
+from farm.plan import recipe
+from farm.plan.channel_text import AXES, Axes, ChannelText, Rule
+from farm.plan.compat.rules import CHANNEL_KEYS, check
+from farm.plan.compat.stack import Stack
+from farm.plan.options import OPTIONS, Value
+from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced
+from farm.plan.variant import SPECIAL_GPUS, Variant
+from farm.platforms.facts import facts
+
+Key = tuple[str, str, str, str, str, str | None]
+"""One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or
+`mps`.
+"""
+
+Named = tuple[tuple[int, frozenset[str | None]], ...]
+"""The words of a rule, by the place of their axis in a key."""
+
+
+class RuleError(Exception):
+    """A channel contradicts itself. `loc` is where: a key of the channel, and what follows below
+    it.
+    """
+
+    def __init__(self, text: str, *loc: int | str) -> None:
+        super().__init__(text)
+        self.loc = loc
+
+
+@dataclass(frozen=True)
+class Pins:
+    """The pins of a channel for one build.
+
+    `base` is the image of Linux builds, by their Python where it pins none. `options` has what the
+    channel says of each option of the table that it has a key for, and `cuda`.
+    """
+
+    base: str | None
+    options: dict[str, Value]
+    switches: dict[str, bool]
+    recipe: str
+    verify: VerifyRules | None
+    official: Sequence[BuildWheel] = ()
+
+
+@dataclass(frozen=True)
+class Build:
+    """One entry of the matrix."""
+
+    channel: str
+    package: str
+    variant: Variant
+    platform: str
+    cuda: str | None
+
+    @property
+    def alias(self) -> str:
+        """Its name in the style of `pytorch-python313-cuda12_8-sm80-avx512`; unique in a
+        channel.
+        """
+        name = "pytorch" if self.package == "torch" else self.package
+        python = self.variant.python.replace("py", "python")
+        platform = facts(self.platform)
+        cuda = f"cuda{self.cuda.replace('.', '_')}" if self.cuda else ""
+        # Every Mac that is built for has the same CPU level.
+        if self.variant.gpu in platform.gpus:
+            cpu = ""
+        else:
+            cpu = self.variant.cpu
+        return "-".join(
+            filter(None, (name, python, platform.in_alias, cuda, self.variant.gpu, cpu))
+        )
+
+
+class Channel:
+    """A pinned stack and what it offers: (the product of its axes + its includes) - its
+    excludes.
+    """
+
+    def __init__(self, name: str, text: ChannelText) -> None:
+        self.name = name
+        self.text = text
+        self.packages, self.platforms, self.gpus, self.cpus, _, self.cuda = (
+            self._words(axis) for axis in AXES
+        )
+        self._blocks = (Axes(), *text.include)
+        self._excludes = [_named(rule) for rule in text.exclude]
+        self._check_words()
+        self._check_rules()
+        self._check_possible()
+
+    @cached_property
+    def builds(self) -> tuple[Build, ...]:
+        """Every build: in the order of the file, the axes first, then the includes."""
+        return tuple(
+            Build(self.name, package, Variant(gpu, cpu, python), platform, cuda)
+            for package, platform, gpu, cpu, python, cuda in self._offered
+        )
+
+    @cached_property
+    def _offered(self) -> tuple[Key, ...]:
+        return tuple(
+            key
+            for block in self._blocks
+            for key in _keys(self.text, block)
+            if not self._excluded(key)
+        )
+
+    def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:
+        """The CUDA versions that it is offered for, the default first; (None,) without an SM, () if
+        not offered.
+        """
+        versions: tuple[str | None, ...] = (None,) if variant.gpu in SPECIAL_GPUS else self.cuda
+        keys = (
+            (package, platform, variant.gpu, variant.cpu, variant.python, cuda) for cuda in versions
+        )
+        offered = (
+            key for key in keys if any(_matches(self.text, block, key) for block in self._blocks)
+        )
+        return tuple(key[-1] for key in offered if not self._excluded(key))
+
+    def pins(self, package: str, variant: Variant, platform: str, cuda: str | None = None) -> Pins:
+        """The options of a build, also of one that is not offered, by default with the first
+        CUDA.
+        """
+        # A build that is not offered gets the channel's first CUDA: the rules need one to judge.
+        cuda = cuda or next(
+            iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None)
+        )
+        options: dict[str, Value] = {"cuda": cuda, **self.text.options}
+        # In the order of the file: where two say something of one option, the later one wins.
+        for exception in self.text.exceptions:
+            key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
+            if _names(_named(exception), key):
+                options |= exception.options
+        return Pins(
+            base=(self.text.base or catalog.base_of(variant.python))
+            if facts(platform).in_images
+            else None,
+            options=options,
+            switches=self.text.switches,
+            recipe=self.text.recipe_of(package),
+            verify=self.text.verify,
+            official=self.text.official,
+        )
+
+    def _words(self, axis: str) -> tuple[str, ...]:
+        return tuple(
+            dict.fromkeys(
+                word for part in (self.text, *self.text.include) for word in getattr(part, axis)
+            )
+        )
+
+    def _excluded(self, key: Key) -> bool:
+        return any(_names(rule, key) for rule in self._excludes)
+
+    def _check_words(self) -> None:
+        """No word twice in a list, and none in a rule that can never match. Raises RuleError: there
+        is one.
+        """
+        lists: list[tuple[Axes, tuple[int | str, ...]]] = [(self.text, ())]
+        for key in ("include", "exclude", "exceptions"):
+            rules: list[Rule] = getattr(self.text, key)
+            lists += [(rule, (key, index)) for index, rule in enumerate(rules)]
+        for axes, loc in lists:
+            for axis in AXES:
+                words = getattr(axes, axis)
+                axis_words = self._words(axis)
+                for index, word in enumerate(words):
+                    if word in words[:index]:
+                        raise RuleError(
+                            f"{word!r} is there twice: a duplicate variant", *loc, axis, index
+                        )
+                    if word not in axis_words:
+                        text = (
+                            f"the channel has no {word!r} to match; its {axis}: "
+                            f"{', '.join(axis_words)}"
+                        )
+                        raise RuleError(text, *loc, axis, index)
+
+    def _check_rules(self) -> None:
+        """Raise a RuleError where an include adds nothing new, or an exclude or exception takes
+        hold of nothing.
+        """
+        before: set[Key] = set()
+        offered: set[Key] = set()
+        # From -1: block -1 is the channel's own axes, so that an include has its number in the
+        # file.
+        for index, block in enumerate(self._blocks, start=-1):
+            keys = set(_keys(self.text, block))
+            new = {key for key in keys if not self._excluded(key)}
+            if index >= 0 and (duplicates := new & offered):
+                example = min(
+                    Build(self.name, k[0], Variant(k[2], k[3], k[4]), k[1], k[5]).alias
+                    for k in duplicates
+                )
+                text = (
+                    f"duplicate variant: {example} is offered without this rule ({len(duplicates)} "
+                    "in all)"
+                )
+                raise RuleError(text, "include", index)
+            if index >= 0 and not new:
+                raise RuleError("the rule adds nothing: all of it is excluded", "include", index)
+            before |= keys
+            offered |= new
+        # An exclude must hit what the axes make, an exception what is left after the excludes.
+        checks: list[tuple[str, Sequence[Rule], set[Key], str]] = [
+            ("exclude", self.text.exclude, before, "excludes nothing"),
+            ("exceptions", self.text.exceptions, offered, "matches no build"),
+        ]
+        for name, rules, hit, fault in checks:
+            for index, rule in enumerate(rules):
+                axes = _named(rule)
+                if not any(_names(axes, key) for key in hit):
+                    raise RuleError(f"the rule {fault}", name, index)
+
+    def _check_possible(self) -> None:
+        """Raise a RuleError where something that is offered is impossible by the catalogue."""
+        names = {
+            package: self.text.recipe_of(package)
+            for package in dict.fromkeys(k[0] for k in self._offered)
+        }
+        recipes = {
+            package: recipe.recipe(name) for package, name in names.items() if not is_replaced(name)
+        }
+        for package, platform in dict.fromkeys(
+            (key[0], key[1]) for key in self._offered if key[0] in recipes
+        ):
+            if platform not in (able := recipes[package].platforms):
+                raise RuleError(
+                    f"{package} is built for {', '.join(able)}, not for {platform}", "platforms"
+                )
+        # The rules whose refusal a channel shall never offer, and the key that is at fault.
+        axes = CHANNEL_KEYS | {option: option for option in OPTIONS}
+        for key in (key for key in _covering(self._offered) if key[0] in recipes):
+            for reason in check(self._stack(key, recipes[key[0]])):
+                name = axes.get(reason.rule)
+                if name is None or not reason.blocks:
+                    continue
+                words = getattr(self.text, name)
+                word = dict(zip(AXES, key, strict=True)).get(name)
+                # With the word's place in its list the error names the line of the word, else that
+                # of the key.
+                place: tuple[str | int, ...] = (name,)
+                if isinstance(words, list) and word in words:
+                    place = (name, words.index(word))
+                advice = "; without `base` in the channel each Python gets the image that has it"
+                raise RuleError(
+                    reason.text + (advice if reason.rule == "base-python" else ""), *place
+                )
+
+    def _stack(self, key: Key, built: Recipe) -> Stack:
+        """The parts of a build that a channel decides, for the rules."""
+        package, platform, gpu, cpu, python, cuda = key
+        pins = self.pins(package, Variant(gpu, cpu, python), platform, cuda)
+        value = {
+            name: str(pins.options[name])
+            for name, entry in OPTIONS.items()
+            if pins.options.get(name) is not None
+            and entry.applies(built)
+            and (cuda or not entry.needs_gpu)
+        }
+        return Stack(
+            package=built.package,
+            variant=Variant(gpu, cpu, python),
+            platform=platform,
+            # One that follows from the Python may give way to another.
+            base=pins.base if self.text.base else None,
+            toolkit=value.get("toolkit"),
+            cuda=cuda,
+            torch=value.get("torch"),
+            cudnn=value.get("cudnn"),
+            words=tuple((name, value[name]) for name in catalog.words() if name in value),
+            components=tuple(built.components),
+            features=tuple(built.features),
+            # A recipe that names the wheels that its build imports can have a Python that no base
+            # image has.
+            standalone=() if built.wheels else None,
+        )
+
+
+def _covering(keys: Iterable[Key]) -> Iterator[Key]:
+    """Builds that together have every pair of words that go together: what is impossible is so by
+    two words.
+    """
+    covered: set[tuple[tuple[int, str | None], ...]] = set()
+    for key in keys:
+        package, platform, gpu, cpu, python, cuda = key
+        machine = catalog.cpu_levels()[
+            cpu
+        ].machine  # levels of one machine differ in nothing that is refused
+        pairs = set(combinations(enumerate((package, platform, gpu, machine, python, cuda)), 2))
+        if not pairs <= covered:
+            covered |= pairs
+            yield key
+
+
+def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
+    """The product of a block's axes, those that it does not name taken from the channel."""
+    packages, platforms, gpus, cpus, pythons, cuda = (
+        getattr(block, axis) or getattr(text, axis) for axis in AXES
+    )
+    for package, platform, gpu, cpu, python in product(packages, platforms, gpus, cpus, pythons):
+        for version in (None,) if gpu in SPECIAL_GPUS else cuda:
+            yield package, platform, gpu, cpu, python, version
+
+
+def _matches(text: ChannelText, block: Axes, key: Key) -> bool:
+    """Is the key in the block's product?"""
+    words = zip(AXES, key, strict=True)
+    return all(
+        word is None or word in (getattr(block, axis) or getattr(text, axis))
+        for axis, word in words
+    )
+
+
+def _named(rule: Axes) -> Named:
+    return tuple(
+        (index, frozenset(words))
+        for index, axis in enumerate(AXES)
+        if (words := getattr(rule, axis))
+    )
+
+
+def _names(rule: Named, key: Key) -> bool:
+    """Does every axis that the rule names hold the key's word? A build without CUDA has no CUDA
+    version to name.
+    """
+    return all(key[index] in words for index, words in rule)
