@@ -10,17 +10,19 @@ import argparse
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from packaging.utils import parse_wheel_filename
 from playwright.sync_api import Browser, sync_playwright
 
+from farm.index.pages import File, Hashes
+from farm.index.pins import address
 from farm.plan.evidence import ProvedWheel, load_evidence
 from farm.plan.variant import Variant
 from farm.site.files import Contents, SiteSource, site_files
+from farm.site.overview import Words
 from farm.site.wheels import Report, Wheel
 
 ROOT = Path(__file__).parent.parent
@@ -90,7 +92,7 @@ def write_site(folder: Path) -> None:
     """Write the pages of an index that has the wheels of the evidence."""
     wheels = sorted(example_wheels(), key=lambda wheel: wheel.version, reverse=True)
     source = SiteSource(project=ROOT, root=ADDRESS)
-    for key, data in site_files(Contents((), wheels, install_words), source).items():
+    for key, data in site_files(Contents((), wheels, words_of(wheels)), source).items():
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -123,10 +125,13 @@ def _wheel(proof: ProvedWheel) -> Wheel:
     )
 
 
-def install_words(group: str, filename: str) -> tuple[str, ...]:
-    """What pip is given for a wheel whose group has all that it needs."""
-    name, version, _, _ = parse_wheel_filename(filename)
-    return f"{name}=={version}", "--index-url", f"{ADDRESS}whl/{group}/simple/"
+def words_of(wheels: Iterable[Wheel]) -> Words:
+    """What pip is given for each of some wheels: its address and hash."""
+    words: dict[str, tuple[str, ...]] = {}
+    for wheel in wheels:
+        file = File(filename=wheel.filename, hashes=Hashes(sha256=wheel.sha256))
+        words[wheel.filename] = (address(ADDRESS, file),)
+    return lambda _group, filename: words[filename]
 
 
 if __name__ == "__main__":

@@ -104,57 +104,65 @@ def is_due(moment: datetime, limit: datetime | None) -> bool:
 
 
 def run_clean(args: argparse.Namespace) -> int:
+    """Show what can go, ask in a terminal, and remove it."""
     workspace = workspace_of(args)
     limits = limits_of(args, workspace.settings.retention)
     with journal_of(args) as journal:
         paths = sorted(leftovers(workspace, journal, limits))
-        engines = [
-            (
-                client,
-                in_docker(name, client, limits, workspace, journal),
-            )
-            for name, client in engines_of(workspace)
-        ]
+        engines = []
+        for name, client in engines_of(workspace):
+            engines.append((client, in_docker(name, client, limits, workspace, journal)))
         shared = in_slurm(limits, workspace, journal)
     rows = [(str(path), size_of(path)) for path in paths]
-    rows += [
-        (str(leftover), leftover.size)
-        for leftovers_found in (*(leftovers_found for _, leftovers_found in engines), shared)
-        for leftover in leftovers_found
-    ]
+    for _, in_engine in engines:
+        rows += [(str(leftover), leftover.size) for leftover in in_engine]
+    rows += [(str(leftover), leftover.size) for leftover in shared]
     if not args.json:
         for label, size in rows:
             show.say(f"{size / 1e6:10.1f} MB  {label}")
-    asks = (
-        rows
-        and not (args.dry_run or args.yes or args.json)
-        and sys.stdin.isatty()
-        and sys.stdout.isatty()
-    )
-    answer = input(f"remove these {len(rows)}? [y/N] ") if asks else "yes"
-    removes = not args.dry_run and answer.strip().lower() in ("y", "yes")
+    removes = _may_remove(args, len(rows))
     if removes:
-        for client, leftovers_found in engines:
-            remove_from_docker(client, leftovers_found)
+        for client, in_engine in engines:
+            remove_from_docker(client, in_engine)
         if shared:
             _slurm(workspace).remove(leftover.name for leftover in shared)
         for path in paths:
-            # Of a link the link itself, not what it leads to.
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            _remove(path)
     if args.json:
-        show.json_document(
-            {"removed": removes, "found": [{"what": label, "bytes": size} for label, size in rows]}
-        )
-        return 0
+        items = [{"what": label, "bytes": size} for label, size in rows]
+        show.json_document({"removed": removes, "found": items})
+    else:
+        _print_summary(rows, limits, removed=removes)
+    return 0
+
+
+def _may_remove(args: argparse.Namespace, count: int) -> bool:
+    """True if the leftovers may go: in a terminal the user is asked."""
+    if args.dry_run:
+        return False
+    in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not count or args.yes or args.json or not in_terminal:
+        return True
+    return input(f"remove these {count}? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder; of a link the link itself, not what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _print_summary(rows: list[tuple[str, int]], limits: Limits, *, removed: bool) -> None:
     kept_caches = {
         "unpublished wheels (--unpublished)": limits.unpublished,
         "logs of failures (--logs)": limits.logs,
         "compiler caches (--compiler-caches)": limits.compiler_caches,
     }
     names = ", ".join(["the index", *(name for name, goes in kept_caches.items() if not goes)])
-    verb = "removed" if removes else "would be removed"
+    verb = "removed" if removed else "would be removed"
     show.say(f"{sum(size for _, size in rows) / 1e6:10.1f} MB  {verb}; kept: {names}")
-    return 0
 
 
 def leftovers(workspace: Workspace, journal: Journal | None, limits: Limits) -> Iterator[Path]:

@@ -156,17 +156,15 @@ def check_schema(error: ValidationError, model: type[Model], key: str) -> None:
     Raises:
         NewerObjectError: Its `schema` is a higher number.
     """
-    known = (
-        model.model_fields["schema_version"].default
-        if "schema_version" in model.model_fields
-        else None
-    )
+    if "schema_version" not in model.model_fields:
+        return
+    newest: int = model.model_fields["schema_version"].default
     for fault in error.errors():
         number = fault["input"]
-        if fault["loc"] == ("schema",) and isinstance(number, int) and known and number > known:
+        if fault["loc"] == ("schema",) and isinstance(number, int) and number > newest:
             raise NewerObjectError(
                 f"{key} was written by a newer release of the farm: schema {number}, this one "
-                f"reads up to {known}",
+                f"reads up to {newest}",
                 hint="nothing was changed; upgrade this farm (docs/how-to/upgrading.md)",
             ) from error
 

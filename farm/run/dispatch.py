@@ -518,11 +518,15 @@ class Dispatcher:
             return
         entry.losses = len(lost)
         entry.lost_at = now
-        several = len(engine_kind(entry.on).machines(self.workspace)) > 1
-        where = ", rather on another machine" if several else ""
         needs = entry.task.needs
         entry.task = replace(entry.task, needs=needs._replace(excluded=needs.excluded | {worker}))
-        self._wait(entry, f"lost on {worker} ({lost[-1].why}); to be tried again{where}")
+        if len(engine_kind(entry.on).machines(self.workspace)) > 1:
+            text = (
+                f"lost on {worker} ({lost[-1].why}); to be tried again, rather on another machine"
+            )
+        else:  # the engine chooses the node, or there is no other
+            text = f"lost ({lost[-1].why}); to be tried again"
+        self._wait(entry, text)
         self._again(entry, 0.0)
 
     def _again(self, entry: Entry, not_before: float) -> None:

@@ -321,7 +321,7 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
             f"publish a wheel there, or {address}, which ends in /whl/<group>/simple/; a "
             "bucket without a web "
         )
-        todo += f"server needs ?pages=slash (docs/reference/wheel-index.md); {hint}"
+        todo += f"server needs ?pages=slash (docs/how-to/install-from-an-index.md); {hint}"
         if error.code == 404:
             return InfrastructureError(f"{what}: {url} has no page of {name}", hint=todo)
         return None

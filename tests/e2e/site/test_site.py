@@ -25,7 +25,6 @@ from farm.site.files import Contents, SiteSource, site_files
 from farm.site.wheels import Wheel
 from tests.indexes.wheels import build_wheel
 from tests.servers.threads import answered_by
-from tools.screenshots import install_words
 
 EVIL = '<img src=x onerror="document.title=1">\x1b[2J</script><script>document.title=2</script>'
 ROOT = Path(__file__).parents[3]
@@ -280,6 +279,11 @@ def long_page(tmp_path_factory):
             wheels.append(Wheel(name, "torch", version, (group,), 10**8, "ab" * 32, published))
     folder = tmp_path_factory.mktemp("long")
     source = SiteSource(project=None, root="https://wheels.example.org/")
+
+    def install_words(group, filename):
+        name, version = filename.split("-")[:2]
+        return f"{name}=={version}", "--index-url", f"{source.root}whl/{group}/simple/"
+
     for key, data in site_files(Contents((), wheels, install_words), source).items():
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)

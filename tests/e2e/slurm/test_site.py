@@ -7,7 +7,7 @@ QOS and associations need slurmdbd and its database, which are not here: scripts
 import re
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
@@ -130,10 +130,11 @@ def test_few_questions_are_asked_for_sixteen_running_and_sixteen_waiting_jobs(cl
         make_job(tree, "echo up; sleep 900", labels={"farm.attempt": f"rpc-{number}"})
         for number in range(RUNNING + WAITING)
     ]
-    with ExitStack() as stack:
-        handles = submit_together(engine, jobs, stack)
+    try:
+        handles = submit_together(engine, jobs)
         followers = [
-            threading.Thread(target=follow, args=(engine, h), daemon=True) for h in handles
+            threading.Thread(target=follow, args=(engine, handle), daemon=True)
+            for handle in handles
         ]
         for follower in followers:
             follower.start()
@@ -143,12 +144,15 @@ def test_few_questions_are_asked_for_sixteen_running_and_sixteen_waiting_jobs(cl
         a_minute = questions(cluster) / MEASURED_S * 60
         print(f"RPCs a minute: {a_minute:.1f}")
         assert a_minute <= 12, cluster.command("sdiag")
-        for handle in handles:
-            cluster.command("scancel", cluster.id_of(handle).partition("_")[0])
+        cluster.command("scancel", "--partition=many")
+        for follower in followers:
+            follower.join()
+    finally:
+        cluster.command("scancel", "--partition=many")
 
 
-def submit_together(engine, jobs, stack):
-    """Submit jobs from a thread each, as a dispatcher does; released at the end of `stack`."""
+def submit_together(engine, jobs):
+    """Submit jobs from a thread each, as a dispatcher does; returns their handles."""
     handles = [None] * len(jobs)
 
     def submit(number):
@@ -159,8 +163,6 @@ def submit_together(engine, jobs, stack):
         thread.start()
     for thread in threads:
         thread.join()
-    for handle in handles:
-        stack.callback(engine.release, handle)
     return handles
 
 
