@@ -210,15 +210,15 @@ class _Search:
         Such a change is of no use, alone or with others. Most changes end here.
         """
         after = check(changed)
-        if changed == self.stack or any(other.rule == self.reason.rule for other in after):
+        if changed == self.stack or any(remaining.rule == self.reason.rule for remaining in after):
             return None
         return after
 
     def new_error(self, after: list[Reason]) -> Reason | None:
         """The first error that was not there before."""
-        for other in after:
-            if other.blocks and other.rule not in self.errors:
-                return other
+        for remaining in after:
+            if remaining.blocks and remaining.rule not in self.errors:
+                return remaining
         return None
 
     def warns_anew(self, after: list[Reason]) -> bool:
@@ -229,11 +229,11 @@ class _Search:
         errors_left = 0
         doubts = 0
         same_field = 0
-        for other in after:
-            if other.blocks:
+        for remaining in after:
+            if remaining.blocks:
                 errors_left += 1
-                same_field += field in other.change
-            elif other.change[:1] == (field,):
+                same_field += field in remaining.change
+            elif remaining.change[:1] == (field,):
                 doubts += 1
         asked_for = self.keep.index(field) + 1 if field in self.keep else 0
         return errors_left, asked_for, doubts, same_field
