@@ -1,6 +1,10 @@
 """An image of Debian 11 whose linker finds what manylinux_2_28 allows."""
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import docker
 import pytest
@@ -64,3 +68,69 @@ def test_what_is_linked_needs_no_newer_glibc_and_libstdcxx_and_runs(output):
     assert {"GLIBC_2.2.5", "GLIBCXX_3.4"} <= after
     newest = {"GLIBC_2.29", "GLIBC_2.30", "GLIBCXX_3.4.25", "GLIBCXX_3.4.26", "GLIBCXX_3.4.28"}
     assert not newest & after
+
+
+INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends"
+BUILD = f"""
+set -eu
+apt-get update -q >/dev/null
+{INSTALL} g++-10 cmake ninja-build python3-dev python3-pip >/dev/null
+python3 /farm/limit_symbols.py {" ".join(f"{key}={value}" for key, value in RELEASE.limits.items())}
+python3 -m pip install -q --no-index --no-deps --find-links /wheels setuptools wheel
+cp -r /canary /tmp/canary
+export CC=gcc-10 CXX=g++-10 CXXFLAGS=-mavx USE_CUDA=0
+python3 -m pip wheel -q --no-index --no-deps --no-build-isolation -w /built /tmp/canary
+"""
+IMPORT = f"""
+set -eu
+apt-get update -q >/dev/null
+{INSTALL} python3 python3-pip >/dev/null
+python3 -m pip install -q --no-index /repaired/*.whl
+cd /tmp
+python3 -c "import canary; print('imported', canary.__version__)"
+"""
+
+
+def test_a_wheel_that_is_linked_there_is_repaired_installed_and_imported_there(
+    client, tmp_path, require
+):
+    """The canary without CUDA, by that image's own Python 3.9.
+
+    A build by `farm submit` takes a standalone Python from GitHub, and PyTorch takes hours: both
+    were run by hand (docs/evidence/standalone-python.md).
+    """
+    folders = {name: tmp_path / name for name in ("wheels", "built", "repaired")}
+    for folder in folders.values():
+        folder.mkdir()
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+    tools = ["setuptools==72.1.0", "wheel==0.43.0"]
+    fetched = subprocess.run(
+        [*pip, "--python-version", "3.9", "-d", str(folders["wheels"]), *tools],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if fetched.returncode:
+        require("setuptools for Python 3.9", fetched.stderr)
+    image = base_image(client, NAME, RELEASE, pull_timeout_s=20, mirror=None, line=print)
+
+    def run(script: str, *sources: tuple[Path, str]) -> str:
+        volumes = {str(path): {"bind": place, "mode": "ro"} for path, place in sources}
+        volumes |= {str(path): {"bind": f"/{name}", "mode": "rw"} for name, path in folders.items()}
+        command = ["sh", "-c", script]
+        return client.containers.run(image, command, remove=True, volumes=volumes).decode()
+
+    run(
+        BUILD,
+        (ROOT / "farm/recipes/canary/src", "/canary"),
+        (ROOT / "dockerfiles/scripts/limit_symbols.py", "/farm/limit_symbols.py"),
+    )
+    [built] = folders["built"].iterdir()
+    farm = [sys.executable, "-m", "farm.cli.main"]
+    repair = [*farm, "repair", str(built), "--into", "canary/lib", "-o", str(folders["repaired"])]
+    subprocess.run(repair, check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    [repaired] = folders["repaired"].glob("*.whl")
+    level = re.search(r"manylinux_2_(\d+)_x86_64", repaired.name)
+    assert level
+    assert int(level[1]) <= int(RELEASE.glibc.removeprefix("2.")) < 31  # Debian 11's own
+    assert "imported 0.1.0" in run(IMPORT)

@@ -45,11 +45,12 @@ def whats(rows):
     return [what for what, _, _ in rows]
 
 
-def test_the_stack_of_a_k40_on_linux_has_run_on_a_card():
+def test_the_default_of_a_k40_on_linux_has_run_on_a_card():
     proved = load_evidence(ROOT).of(on_bookworm(plan()))
     assert {wheel.channel for wheel in proved} == {"debian-2.6.0"}
     tested = "built and run in part on NVIDIA H200 (sm_90), by JIT of its PTX, not its machine code"
     assert tested in [wheel.state for wheel in proved]
+    assert tested in [wheel.state for wheel in load_evidence(ROOT).of(plan())]
     assert (
         load_evidence(ROOT)
         .rows(on_bookworm(plan(without="kineto")))[0][1]
@@ -127,6 +128,7 @@ def test_plan_and_why_print_it(capsys, monkeypatch):
     assert "20 GB for the build" in text
     assert "FBGEMM" in text
     assert "by JIT of its PTX" in text
+    assert "not tested a card with sm_35" in text
     assert "driver 450.80.02 or newer, up to branch 470" in text
     assert "next farm submit --variant sm35-avx-py311" in text
     assert "warning" not in text  # PTX that comes with the channel is for --all
@@ -134,11 +136,12 @@ def test_plan_and_why_print_it(capsys, monkeypatch):
     assert "TORCH_CUDA_ARCH_LIST" not in out
     assert main(["plan", "--variant", PROVED, "--all"]) == 0
     out = capsys.readouterr().out
+    assert "stand-ins for CUDA's libraries" in out
     assert "TORCH_CUDA_ARCH_LIST" in out
     assert main(["why", "--variant", PROVED, "--json"]) == 0
     assert (
         whats(row.values() for row in json.loads(capsys.readouterr().out)["evidence"])[0]
-        == "not tested"
+        == "tested"
     )
     assert main(["why", "--variant", "sm75-avx2-py313", "--channel", "main"]) == 0
     assert "no build of torch from channel main has been run to its end" in capsys.readouterr().out

@@ -25,7 +25,14 @@ def test_a_name_is_read_back(variant):
 
 def test_the_axes_are_those_of_the_naming_rule():
     sms = (35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
-    assert set(gpu_words()) == {"cpu", "mps", "kepler", "legacy", *(f"sm{sm}" for sm in sms)}
+    assert set(gpu_words()) == {
+        "cpu",
+        "mps",
+        "kepler",
+        "legacy",
+        "sm50to70",
+        *(f"sm{sm}" for sm in sms),
+    }
     assert set(cpu_words()) == {
         "sse41", "avx", "avx2", "avx512", "avx512bf16", "avx512vnni", "armv8_2", "armv9", "arm64",
     }  # fmt: skip
@@ -38,6 +45,7 @@ def test_the_axes_are_those_of_the_naming_rule():
         ("sm35-avx-py311", (35,), "3.11", "x86_64"),
         ("kepler-sse41-py39", (35, 37), "3.9", "x86_64"),
         ("legacy-avx512-py310", (35, 37, 50, 52, 60, 61, 70, 75), "3.10", "x86_64"),
+        ("sm50to70-avx2-py312", (50, 52, 60, 61, 70), "3.12", "x86_64"),
         ("cpu-armv8_2-py314", (), "3.14", "aarch64"),
         ("mps-arm64-py312", (), "3.12", "arm64"),
         ("sm90-avx2-py314t", (90,), "3.14t", "x86_64"),

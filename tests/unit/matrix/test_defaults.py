@@ -45,8 +45,8 @@ def test_no_default_is_warned_of_while_another_channel_plans_without(card, platf
     assert worse == []
 
 
-@pytest.mark.parametrize("platform", ["linux"])
-@pytest.mark.parametrize("card", ["sm50", "sm52", "sm60", "sm61", "sm70"])
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+@pytest.mark.parametrize("card", ["sm50", "sm52", "sm60", "sm61", "sm70", "sm50to70"])
 def test_torch_2_15_for_the_cards_that_upstream_left_takes_the_cuda_of_its_ci(card, platform):
     for python in ("py311", "py312", "py313"):
         request = BuildRequest(
@@ -59,10 +59,30 @@ def test_torch_2_15_for_the_cards_that_upstream_left_takes_the_cuda_of_its_ci(ca
         assert not warned(judged) & {"torch-official", "torch-official-gpu"}
 
 
+@pytest.mark.parametrize("platform", ["linux", "windows"])
+@pytest.mark.parametrize("torch", ["2.14.1", "2.15.0"])
+def test_each_companion_of_the_legacy_channel_can_be_planned(torch, platform):
+    channel = load_matrix(ROOT).channels["legacy-2.14.1"]
+    builds = [build for build in channel.builds if build.platform == platform]
+    assert {build.package for build in builds} == {"torch", "torchvision", "torchaudio"}
+    for build in builds:
+        # 2.15 ended Python 3.10.
+        if build.variant.cpu == "avx2" and (torch, build.variant.python) != ("2.15.0", "py310"):
+            plan = plan_of(
+                str(build.variant), build.package, channel.name, platform=platform, torch=torch
+            )
+            assert plan.options["cuda"] == "12.6"
+            # One old system for every Python, not the one that each Python has in a distribution.
+            assert plan.base == (None if platform == "windows" else "ubuntu-jammy")
+
+
+@pytest.mark.parametrize("platform", ["linux", "windows"])
 @pytest.mark.parametrize("python", ["py310", "py312", "py314"])
-@pytest.mark.parametrize("card", ["sm50", "sm61", "sm70"])
-def test_pascal_and_its_neighbours_get_the_last_official_release_without_a_warning(card, python):
-    judged = check_request(ROOT, BuildRequest(Variant(card, "avx2", python)))
+@pytest.mark.parametrize("card", ["sm50", "sm61", "sm70", "sm50to70"])
+def test_pascal_and_its_neighbours_get_the_last_official_release_without_a_warning(
+    card, python, platform
+):
+    judged = check_request(ROOT, BuildRequest(Variant(card, "avx2", python), platform=platform))
     assert (judged.stack.torch, judged.stack.cuda, judged.rules) == ("2.14.1", "12.6", [])
 
 
