@@ -146,7 +146,7 @@ def test_few_questions_are_asked_for_sixteen_running_and_sixteen_waiting_jobs(cl
         assert a_minute <= 12, cluster.command("sdiag")
         cluster.command("scancel", "--partition=many")
         for follower in followers:
-            follower.join()
+            follower.join(300)
     finally:
         cluster.command("scancel", "--partition=many")
 
