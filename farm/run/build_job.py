@@ -237,8 +237,8 @@ def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> Non
 
 
 TIMES = re.compile(r"farm: times((?: +[0-9]+m[0-9.]+s){4})")
-"""What build.sh prints at its end: minutes and seconds of user and system, of the shell and of what
-it started (`times` of bash).
+"""What each step of build.sh prints at its end: minutes and seconds of user and system, of the
+shell and of what it started (`times` of bash).
 """
 
 
@@ -246,13 +246,14 @@ def cpu_seconds(log: Path) -> float | None:
     """Return the CPU time of a build as its log says; None: the log does not say it."""
     if not log.is_file():
         return None
-    lines = [match for line in log_end(log) if (match := TIMES.search(line))]
-    if not lines:
-        return None
-    total = 0.0
-    for word in lines[-1][1].split():
-        minutes, _, seconds = word.rstrip("s").partition("m")
-        total += int(minutes) * 60 + float(seconds)
+    total = None
+    for line in log_end(log):
+        match = TIMES.search(line)
+        if match is None:
+            continue
+        for word in match[1].split():
+            minutes, _, seconds = word.rstrip("s").partition("m")
+            total = (total or 0.0) + int(minutes) * 60 + float(seconds)
     return total
 
 

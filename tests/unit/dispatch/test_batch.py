@@ -356,6 +356,17 @@ def test_a_build_prints_its_cpu_time_however_it_ends(trap, tmp_path, code):
     assert 0.3 <= cpu_seconds(log) < 60
 
 
+def test_the_cpu_times_of_all_steps_count(tmp_path):
+    """As a log of steps.py holds them: what a step prints itself has a bar before it."""
+    lines = [
+        "| farm: times 0m0.500s 0m0.000s 2m4.000s 0m1.000s ",
+        "farm: step libraries",
+        "| farm: times 0m0.000s 0m0.000s 0m0.500s 0m0.000s ",
+    ]
+    (tmp_path / "build.log").write_text("\n".join(lines) + "\n")
+    assert cpu_seconds(tmp_path / "build.log") == 126.0
+
+
 def test_a_log_without_the_line_has_no_cpu_time(tmp_path):
     (tmp_path / "build.log").write_text("farm: times none\n")
     assert cpu_seconds(tmp_path / "build.log") is None
