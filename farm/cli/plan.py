@@ -391,11 +391,10 @@ def _tested_instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[t
     """The tested build for the same cards and CPU, beside one of PyTorch that was not tested."""
     variant = plan.parsed_variant
     machine = Machine(variant.sms, (variant.cpu,), plan.platform, (variant.python,), together=True)
-    if plan.package == "torch" and not evidence.of(plan):
+    # What was proved on another base image is this very build.
+    if plan.package == "torch" and not any(wheel.is_of_stack(plan) for wheel in evidence.wheels):
         for build in buildable_here(project, machine, limit=1):
-            # What was proved on another base image may be this very build.
-            another = (build.variant, build.channel) != (variant, plan.channel)
-            if build.proved and another:
+            if build.proved:
                 yield "instead", f"{build.release} ({build.standing}):"
                 yield "", f"farm plan {build.words}"
 
