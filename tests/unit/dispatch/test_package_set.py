@@ -10,6 +10,8 @@ import pytest
 from farm.base.errors import NotBuildableError, UsageError
 from farm.cli import builds
 from farm.cli.main import main
+from farm.plan.channel_choice import channels_in_order
+from farm.plan.matrix import load_matrix
 from farm.plan.package_set import channel_of_set, makers_first
 from farm.plan.request import BuildRequest
 from farm.plan.resolve import resolve
@@ -45,9 +47,13 @@ def test_a_set_has_one_channel_and_is_built_against_its_torch(variant):
         assert plan.needs == [f"torch=={torch.version}"]
 
 
-def test_a_pair_may_have_a_newer_channel_than_all_three():
-    (pair, _), (three, *_) = plans_of("sm61-avx2-py311", SET[:2]), plans_of("sm61-avx2-py311")
-    assert pair.channel != three.channel
+def test_the_channel_of_a_set_is_the_best_that_builds_all_of_it():
+    request = selectors("sm61-avx2-py311")
+    channels = channels_in_order(ROOT, request)
+    chosen = channel_of_set(ROOT, request, SET)
+    packages = load_matrix(ROOT).channels
+    able = [name for name in channels if set(SET) <= set(packages[name].packages)]
+    assert chosen == able[0]
 
 
 def test_a_set_that_no_channel_builds_names_what_each_lacks():
