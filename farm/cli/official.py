@@ -207,15 +207,24 @@ def _print(result: OfficialAnswer, *, verbose: bool) -> None:
         about = f"{row.maker}: torch {row.torch}, CUDA {row.cuda}; {row.has}; lacks {row.lacks}"
         show.prose(f"{about} (not confirmed: {row.unconfirmed})")
         show.say(f"  {line}")
-    for maker in official.makers_beside(result.request.question):
-        show.prose(
-            f"beside torch, {maker.maker}: {maker.has}; lacks {maker.lacks} (not confirmed: "
-            f"{maker.unconfirmed})"
-        )
+    _print_makers_beside(official.makers_beside(result.request.question), verbose=verbose)
     if result.builds_driver:
         show.say(f"with driver {result.builds_driver}:")
     room = 1 if answer.runs else MAX_BUILDS - bool(result.others)
     print_builds(result.builds if verbose else result.builds[:room], result.no_build)
+
+
+def _print_makers_beside(makers: Sequence[official.MakerBeside], *, verbose: bool) -> None:
+    """Print who makes packages beside torch: by name, or with what each has and lacks."""
+    if makers and not verbose:
+        names = ", ".join(maker.maker for maker in makers)
+        show.prose(f"beside torch, {names}: --verbose says what they have and lack")
+        return
+    for maker in makers:
+        show.prose(
+            f"beside torch, {maker.maker}: {maker.has}; lacks {maker.lacks} (not confirmed: "
+            f"{maker.unconfirmed})"
+        )
 
 
 def _print_wheel(answer: Answer, *, verbose: bool) -> None:

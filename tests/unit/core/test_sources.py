@@ -210,13 +210,13 @@ def test_an_archive_is_fetched_once_and_verified(cache, tmp_path):
 
 def test_two_threads_may_fetch_one_archive(cache, tmp_path, monkeypatch):
     source = of_archive(tar(tmp_path / "a.tar.gz", {"a-1/x": "x"}))
-    together, copy = threading.Barrier(2), sources.shutil.copyfile
+    together, copy = threading.Barrier(2), download.shutil.copyfile
 
     def slow(origin, target):
         copy(origin, target)
         together.wait(timeout=120)
 
-    monkeypatch.setattr(sources.shutil, "copyfile", slow)
+    monkeypatch.setattr(download.shutil, "copyfile", slow)
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda _: fetch(source, cache, mirror=None, line=print), range(2)))
     assert found[0] == found[1]

@@ -54,7 +54,7 @@ def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(
     assert all("-cp314-cp314t-" in name and name.endswith("x86_64.whl") for name in own)
     assert {"cmake", "ninja-build", "python3"} <= set(plan.apt)
     assert not {name for name in plan.apt if name.startswith("python3-")}
-    assert plan.origins["python"] == "standalone: debian-bookworm has py311"
+    assert plan.origins["python"] == "standalone: ubuntu-jammy has an outdated py310"
     dockerfile = render(ROOT, plan).image["Dockerfile"]
     assert (
         f'install_python.py "{plan.python.url}" {plan.python.sha256} {plan.python.version}t'
