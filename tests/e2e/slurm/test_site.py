@@ -79,7 +79,7 @@ def second_user(cluster, monkeypatch):
     """The login node lets this test in as another ordinary user."""
     folder = FOLDER / "ssh-second"
     if not folder.exists():
-        serve_ssh(folder, 17023, login_of(SECOND))
+        serve_ssh(folder, 17024, login_of(SECOND))
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=":")
 
 
