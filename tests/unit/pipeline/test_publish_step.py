@@ -82,13 +82,23 @@ def passing_report(wheel):
     )
 
 
-def test_a_published_wheel_is_on_the_pages_for_people(tmp_path, wheel):
+@pytest.fixture
+def notes():
+    """What the user is told."""
+    return []
+
+
+@pytest.fixture
+def workspace(tmp_path, notes):
+    """A project with an index in a folder."""
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "farm.yaml").write_text("index: index\n")
-    notes = []
     watcher = Watcher()
     watcher.note = notes.append
-    workspace = Workspace(tmp_path, load_settings(tmp_path), watcher)
+    return Workspace(tmp_path, load_settings(tmp_path), watcher)
+
+
+def test_a_published_wheel_is_on_the_pages_for_people(tmp_path, workspace, notes, wheel):
     store = open_store(workspace.index_url)
     other = build_wheel(tmp_path, "other-1.0-py3-none-any.whl").path
     when = datetime(2026, 11, 28, tzinfo=UTC)
@@ -101,13 +111,9 @@ def test_a_published_wheel_is_on_the_pages_for_people(tmp_path, wheel):
     assert notes == []
 
 
-def test_a_fault_of_the_pages_for_people_does_not_fail_the_publish(tmp_path, wheel):
-    (tmp_path / "ci").mkdir()
-    (tmp_path / "ci" / "farm.yaml").write_text("index: index\n")
-    notes = []
-    watcher = Watcher()
-    watcher.note = notes.append
-    workspace = Workspace(tmp_path, load_settings(tmp_path), watcher)
+def test_a_fault_of_the_pages_for_people_does_not_fail_the_publish(
+    tmp_path, workspace, notes, wheel
+):
     store = open_store(workspace.index_url)
     store.create("catalog.wheels.json", b"{}", content_type="application/json")
     (tmp_path / "ci" / "farm.yaml").write_text("index: [")
