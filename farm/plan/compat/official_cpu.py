@@ -105,10 +105,10 @@ def _no_wheel(question: Question, end: str | None) -> CpuAnswer:
     """The answer where the catalogue has no wheel for the platform, or not of the release."""
     if end:
         return CpuAnswer(None, problem=end)
-    what = "wheel for the CPU"
+    subject = "wheel for the CPU"
     if question.torch:
-        what = f"torch {question.torch}"
-    return CpuAnswer(None, unknown=f"the catalogue has no {what} for {question.platform}")
+        subject = f"torch {question.torch}"
+    return CpuAnswer(None, unknown=f"the catalogue has no {subject} for {question.platform}")
 
 
 def _end(platform: str) -> str | None:
