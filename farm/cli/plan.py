@@ -17,7 +17,7 @@ from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build_variables import feature_rows
-from farm.plan.compat import official
+from farm.plan.compat import official_wheels
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
@@ -157,7 +157,9 @@ def _on_one_screen(report: PlanReport) -> Iterator[Line]:
     yield "cost", "; ".join(costs)
     # Several proofs of one build: the last says the most.
     yield from (("tested", text) for text in texts.pop("tested", ())[-1:])
-    faults = official.faults_text(str(plan.options.get("torch"))) if _is_torch(plan) else None
+    faults = (
+        official_wheels.faults_text(str(plan.options.get("torch"))) if _is_torch(plan) else None
+    )
     if faults:
         yield "but", faults
     for label, lines in texts.items():
