@@ -6,6 +6,7 @@ the same algorithm over the same document, sentence for sentence; `tests/unit/si
 asks both the same questions.
 """
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from farm import catalog
 from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER, number, paste
 from farm.catalog.gpus import gpus, jetson_note, ptx_compiles, sass_runs, without_variant
-from farm.catalog.models import VERSION, Dropped, OfficialWheel
+from farm.catalog.models import VERSION, Dropped, OfficialWheel, SecurityFault
 from farm.plan.compat.stack import reaches
 
 
@@ -453,14 +454,31 @@ def _caveats(wheel: Wheel, served: list[int], question: Question) -> tuple[str, 
     return tuple(texts)
 
 
-def faults_text(torch: str) -> str | None:
-    """The known security faults of a release, in a line; None: it has none."""
+def faults_text(torch: str, patches: Collection[str] = ()) -> str | None:
+    """The known security faults of a release, in a line; None: it has none.
+
+    Args:
+        torch: The release.
+        patches: Names of the recipe's patches: one with the id of a fault in its name mends it.
+    """
     faults = catalog.security_faults(torch)
     if not faults:
         return None
-    fixed = max((fault.fixed for fault in faults), key=number)
-    ids = ", ".join(fault.id for fault in faults)
-    return f"files of others can run code: {ids}; fixed in torch {fixed}"
+    patched, open_ = [], []
+    for fault in faults:
+        mended = any(fault.id in patch for patch in patches)
+        (patched if mended else open_).append(fault)
+    texts = []
+    if open_:
+        fixed = max((fault.fixed for fault in open_), key=number)
+        texts.append(f"files of others can run code: {_ids(open_)}; fixed in torch {fixed}")
+    if patched:
+        texts.append(f"patched by the recipe: {_ids(patched)}")
+    return "; ".join(texts)
+
+
+def _ids(faults: Collection[SecurityFault]) -> str:
+    return ", ".join(fault.id for fault in faults)
 
 
 def why_not_newer(question: Question, wheel: Wheel) -> str | None:

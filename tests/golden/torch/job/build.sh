@@ -71,7 +71,7 @@ if [ "$1" = begin ]; then    # prints the names of the steps
     # Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
     for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
     for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
-    [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch patches/0003-embedding-bag-avx2.patch prepare.sh
+    [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch patches/0003-embedding-bag-avx2.patch patches/0004-CVE-2026-24747.patch prepare.sh
     echo needs build libraries
     exit
 fi
@@ -136,6 +136,9 @@ patches/0002-amx-without-avx512-tier.patch)
     ;;
 patches/0003-embedding-bag-avx2.patch)
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0003-embedding-bag-avx2.patch"
+    ;;
+patches/0004-CVE-2026-24747.patch)
+    patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0004-CVE-2026-24747.patch"
     ;;
 prepare.sh)
     bash "$FARM_ROOT/job/recipe/prepare.sh"
