@@ -10,7 +10,7 @@ from farm.catalog import number
 from farm.cli import show
 from farm.cli.advice import Advice, advice
 from farm.cli.selection import project_of
-from farm.index.backends import open_store
+from farm.index.store_urls import open_store
 from farm.machine.cards import driver_problem
 from farm.machine.detect import Recommendation, choose, machine_of
 from farm.machine.host import Machine

@@ -275,7 +275,7 @@ def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
 
 def _tested_in_the_index(project: Path, settings: Settings, plan: Plan) -> Iterator[Line]:
     """The smoke tests that the project's index keeps of the wheel of this very plan."""
-    from farm.index.backends import open_store
+    from farm.index.store_urls import open_store
     from farm.run.published import published_wheel
     from farm.site.smoke_reports import kept_tests, newest
 

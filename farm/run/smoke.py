@@ -19,9 +19,9 @@ from farm.base.requirement import serves
 from farm.base.text import plain_lines
 from farm.base.zipapps import pack
 from farm.engines.base import Cause, Engine, Job
-from farm.index.backends import open_store
 from farm.index.layout import SMOKE, json_key
 from farm.index.pages import parse_page
+from farm.index.store_urls import open_store
 from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe

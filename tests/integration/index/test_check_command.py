@@ -5,7 +5,7 @@ import json
 import pytest
 
 from farm.cli.main import main
-from farm.index.backends import open_store
+from farm.index.store_urls import open_store
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"

@@ -11,9 +11,9 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
-from farm.index.backends import open_store
 from farm.index.publish import check_store
 from farm.index.s3 import TRIES
+from farm.index.store_urls import open_store
 from tests.servers.threads import Handler, answered_by
 
 TEXT = "text/plain"

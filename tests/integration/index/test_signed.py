@@ -16,11 +16,11 @@ from tuf.ngclient import Updater, UpdaterConfig
 from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.cli.main import main
 from farm.index import signatures as sign_module
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
 from farm.index.reader import open_reader
 from farm.index.signatures import TIMESTAMP, set_keys, sign, verify_index
+from farm.index.store_urls import open_store
 from tests.indexes.keys import write_key
 from tests.indexes.recorder import FIRST, GROUP, SECOND
 from tests.servers.static import serving

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.index.backends import DirectoryStore, open_store
+from farm.index.directory import DirectoryStore
 from farm.index.publish import check_store
+from farm.index.store_urls import open_store
 from farm.index.stores import Stat
 
 TEXT = "text/plain"

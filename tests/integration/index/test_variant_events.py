@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.check import check
+from farm.index.store_urls import open_store
 from farm.index.variants import ROOT
 from tests.indexes.clients import clean
 from tests.integration.index.test_variants import whole_wheel

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
+from farm.index.store_urls import open_store
 from farm.plan.settings import load_settings
 from farm.run.smoke import keep_report
 from farm.run.workspace import Watcher, Workspace

@@ -11,9 +11,9 @@ import yaml
 
 from farm.cli.main import main, parser
 from farm.cli.selection import each_build, selectors_of
-from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.reader import KEY, WITHDRAWN
+from farm.index.store_urls import open_store
 from farm.machine.detect import choose
 from farm.machine.published import with_published
 from farm.plan.matrix import load_matrix

@@ -9,8 +9,8 @@ import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, SmokeFailedError
 from farm.base.interrupts import OutputClosed
-from farm.index.backends import open_store
 from farm.index.publish import check_store
+from farm.index.store_urls import open_store
 from farm.run import mainjob, run, smoke_step
 from farm.run.dispatch import Dispatcher
 from farm.run.journal_records import EventKind
