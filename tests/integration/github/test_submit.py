@@ -127,7 +127,7 @@ def test_a_token_of_too_narrow_scope_ends_the_run_and_says_which_right_it_lacks(
     assert needs in status["why"]
 
 
-def test_a_refused_token_ends_the_run_and_stands_nowhere(fake, dispatched, project, monkeypatch):
+def test_a_refused_token_ends_the_run_and_is_never_printed(fake, dispatched, project, monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "the-wrong-one")
     status = dispatched()
     assert status["exit_code"] == 2

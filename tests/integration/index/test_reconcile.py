@@ -125,7 +125,7 @@ def test_a_page_without_any_record_is_not_touched_and_check_says_so(index):
 
 
 @pytest.mark.parametrize("what", ["records", "events"])
-def test_nothing_follows_from_a_record_or_event_that_is_not_ours(index, what):
+def test_records_and_events_of_others_are_ignored(index, what):
     store, root = index
     victim = next(path for path in sorted((root / what).rglob("*.json")))
     victim.write_text("{}")

@@ -111,7 +111,7 @@ def test_a_copy_needs_its_wheel_in_the_index(tmp_path, monkeypatch, capsys):
     assert "was removed: secret" in capsys.readouterr().err
 
 
-def test_what_somebody_changed_in_the_tree_is_named_and_repaired(tmp_path, monkeypatch):
+def test_changed_files_of_the_tree_are_named_and_repaired(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     index = index_of(tmp_path, OLD, NEW)
     command = ["index", "check", "--index", str(index)]

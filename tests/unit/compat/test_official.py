@@ -386,7 +386,7 @@ def test_a_full_card_name_needs_no_question(name, sm):
         (86, ["mjun0812/flash-attention-prebuild-wheels", "PozzettiAndrea/cuda-wheels"]),
     ],
 )
-def test_makers_of_what_cards_need_beside_torch(sm, makers):
+def test_makers_of_other_packages_that_cards_need(sm, makers):
     assert [row.maker for row in official.makers_beside(Question((sm,), LINUX))] == makers
 
 

@@ -72,7 +72,7 @@ def farm(project, *words):
     return main(["--project", str(project), *words])
 
 
-def test_status_tells_the_state_and_the_why_of_each(project, journal, run, capsys):
+def test_status_shows_the_state_and_reason_of_each_run(project, journal, run, capsys):
     assert farm(project, "status", "--json") == 0
     (line,) = json.loads(capsys.readouterr().out)
     assert (line["state"], line["engine"]) == ("queued", "swarm")
@@ -136,7 +136,7 @@ def dead(journal, run):
     return run
 
 
-def test_logs_say_that_nobody_goes_on_with_the_run(project, journal, dead, capsys, monkeypatch):
+def test_logs_say_that_no_controller_continues_the_run(project, journal, dead, capsys, monkeypatch):
     """They waited for the next line without a word."""
     waits = []
 
@@ -276,7 +276,7 @@ def test_an_unknown_run_is_a_usage_error(project, command, capsys):
     assert "no run 'nothing'" in capsys.readouterr().err
 
 
-def test_the_help_tells_what_detach_does():
+def test_the_help_says_what_detach_does():
     assert "dispatcher" in parser()._subparsers._group_actions[0].choices["submit"].format_help()
 
 
