@@ -464,7 +464,8 @@ def faults_text(torch: str, patches: Collection[str] = ()) -> str | None:
     faults = catalog.security_faults(torch)
     if not faults:
         return None
-    patched, open_ = [], []
+    patched: list[SecurityFault] = []
+    open_: list[SecurityFault] = []
     for fault in faults:
         mended = any(fault.id in patch for patch in patches)
         (patched if mended else open_).append(fault)
