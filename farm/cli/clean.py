@@ -11,7 +11,7 @@ import contextlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -30,6 +30,7 @@ from farm.run.workspace import Workspace
 
 if TYPE_CHECKING:
     import docker
+    from docker.models.containers import Container
 
     from farm.engines.slurm import SlurmEngine
 
@@ -273,54 +274,84 @@ def in_docker(
     """Leftovers of ended runs on one engine: containers, then images and volumes that nothing else
     uses.
     """
-    from farm.engines.images import PROJECT_LABEL
-
-    containers = client.containers.list(all=True, ignore_removed=True)
-    ended = journal.ended() if journal else frozenset()
-    # A controller that was killed leaves them. One that runs is someone's: it stays.
-    old = [
-        container
-        for container in containers
-        if container.labels.get("farm.run") in ended
-        and container.status not in ("running", "paused", "restarting")
-        and is_due(datetime.fromisoformat(container.attrs["Created"]), limits.runs)
-    ]
-    unused = [Leftover(name, "container", str(container.short_id)) for container in old]
+    ended = frozenset[str]()
+    if journal:
+        ended = journal.ended()
+    unused = []
+    other_containers = []
+    for container in client.containers.list(all=True, ignore_removed=True):
+        if _is_ended_container(container, ended, limits):
+            unused.append(Leftover(name, "container", str(container.short_id)))
+        else:
+            other_containers.append(container)
     # An image is used by name before there is a container of it, so none is touched while a run is
     # open.
     if journal and journal.open_runs():
         return unused
-    other_containers = [container for container in containers if container not in old]
+    unused += _unused_images(name, client, limits, workspace, other_containers)
+    volumes = volumes_of(workspace, journal, limits)
+    unused += _unused_volumes(name, client, volumes, other_containers)
+    return unused
+
+
+def _is_ended_container(container: "Container", ended: Collection[str], limits: Limits) -> bool:
+    """A controller that was killed leaves them. One that runs is someone's: it stays."""
+    if container.labels.get("farm.run") not in ended:
+        return False
+    if container.status in ("running", "paused", "restarting"):
+        return False
+    return is_due(datetime.fromisoformat(container.attrs["Created"]), limits.runs)
+
+
+def _unused_images(
+    name: str,
+    client: "docker.DockerClient",
+    limits: Limits,
+    workspace: Workspace,
+    containers: "Sequence[Container]",
+) -> Iterator[Leftover]:
+    """Yield this project's toolchain images that none of the containers uses."""
+    from farm.engines.images import PROJECT_LABEL
+
     # Containers that have ended count too: Docker refuses to remove their image.
-    used = {container.attrs["Image"] for container in other_containers}
+    used = {container.attrs["Image"] for container in containers}
     # Not client.images.list: it asks for each image anew, and fails where someone has removed one
     # meanwhile.
     for image in client.api.images(name=IMAGES):
         is_ours = (image["Labels"] or {}).get(PROJECT_LABEL) == workspace.id
-        if (
-            is_ours
-            and image["Id"] not in used
-            and is_due(datetime.fromtimestamp(image["Created"], UTC), limits.caches)
-        ):
-            tags = image["RepoTags"] or []
-            unused += [
-                Leftover(name, "image", t, int(image["Size"]))
-                for t in tags
-                if t.startswith(f"{IMAGES}:")
-            ]
-    mounted = {
-        mount.get("Name")
-        for container in other_containers
-        for mount in container.attrs.get("Mounts", ())
-    }
-    volumes = volumes_of(workspace, journal, limits)
+        if not is_ours or image["Id"] in used:
+            continue
+        if not is_due(datetime.fromtimestamp(image["Created"], UTC), limits.caches):
+            continue
+        for tag in image["RepoTags"] or []:
+            if tag.startswith(f"{IMAGES}:"):
+                yield Leftover(name, "image", tag, int(image["Size"]))
+
+
+def _unused_volumes(
+    name: str,
+    client: "docker.DockerClient",
+    volumes: Mapping[str, datetime | None],
+    containers: "Sequence[Container]",
+) -> Iterator[Leftover]:
+    """Yield this project's build trees and caches that none of the containers has mounted.
+
+    Args:
+        name: The engine.
+        client: The engine's own interface.
+        volumes: See `volumes_of`.
+        containers: Those that stay.
+    """
+    mounted = set()
+    for container in containers:
+        for mount in container.attrs.get("Mounts", ()):
+            mounted.add(mount.get("Name"))
     for volume in client.volumes.list():
+        if volume.name in mounted:
+            continue
         limit = volume_limit(volumes, volume.name)
-        if volume.name not in mounted and is_due(
-            datetime.fromisoformat(volume.attrs["CreatedAt"]), limit
-        ):
-            unused.append(Leftover(name, "volume", volume.name))
-    return unused
+        if is_due(datetime.fromisoformat(volume.attrs["CreatedAt"]), limit):
+            yield Leftover(name, "volume", volume.name)
 
 
 def in_slurm(limits: Limits, workspace: Workspace, journal: Journal | None) -> list[Leftover]:

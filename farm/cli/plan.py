@@ -17,7 +17,7 @@ from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build_variables import feature_rows
-from farm.plan.compat import official
+from farm.plan.compat import official_wheels
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
@@ -159,7 +159,7 @@ def _on_one_screen(report: PlanReport) -> Iterator[Line]:
     yield from (("tested", text) for text in texts.pop("tested", ())[-1:])
     faults = None
     if _is_torch(plan):
-        faults = official.faults_text(str(plan.options.get("torch")), plan.patch_files)
+        faults = official_wheels.faults_text(str(plan.options.get("torch")), plan.patch_files)
     if faults:
         yield "security", faults
     for label, lines in texts.items():

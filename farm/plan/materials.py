@@ -14,7 +14,7 @@ from farm.base.requirement import serves
 from farm.base.yamlfile import where
 from farm.catalog import redist
 from farm.catalog.models import PinnedWheel, TorchRelease
-from farm.plan.compat import official
+from farm.plan.compat import official_wheels
 from farm.plan.compat.rules.toolchain import platform_of, redist_platform, standalone_wheel
 from farm.plan.compat.stack import Stack
 from farm.plan.file import LibraryWheelPlan, PartPlan, Plan, PythonPlan, SourcePlan, ToolkitPlan
@@ -188,7 +188,7 @@ def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
     place = f"{stack.platform}-{stack.variant.machine}"
     wheel_sms = [
         official_wheel
-        for official_wheel in official.wheels()
+        for official_wheel in official_wheels.wheels()
         if (official_wheel.torch, official_wheel.platform) == (stack.torch, place)
     ]
     label = version.local or ""
@@ -205,7 +205,7 @@ def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
     # (torch.utils.cpp_extension).
     return any(
         official_wheel.cuda.split(".")[0] == stack.cuda.split(".")[0]
-        and all(official.has_code(official_wheel, sm) for sm in stack.variant.sms)
+        and all(official_wheels.has_code(official_wheel, sm) for sm in stack.variant.sms)
         for official_wheel in pinned
     )
 
