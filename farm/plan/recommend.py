@@ -182,10 +182,10 @@ def _runs(variant: Variant, machine: Machine) -> bool:
         return False
     if bool(machine.sms) != bool(variant.sms):
         return False
-    lost = len(_lost(variant, machine.sms))
+    without_code = _lost(variant, machine.sms)
     if machine.together:
-        return lost == 0
-    return lost == 0 or lost < len(machine.sms)
+        return not without_code
+    return not without_code or len(without_code) < len(machine.sms)
 
 
 def _rank(
