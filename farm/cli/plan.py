@@ -157,11 +157,11 @@ def _on_one_screen(report: PlanReport) -> Iterator[Line]:
     yield "cost", "; ".join(costs)
     # Several proofs of one build: the last says the most.
     yield from (("tested", text) for text in texts.pop("tested", ())[-1:])
-    faults = (
-        official_wheels.faults_text(str(plan.options.get("torch"))) if _is_torch(plan) else None
-    )
+    faults = None
+    if _is_torch(plan):
+        faults = official_wheels.faults_text(str(plan.options.get("torch")), plan.patch_files)
     if faults:
-        yield "but", faults
+        yield "security", faults
     for label, lines in texts.items():
         yield from ((label, text) for text in lines)
 
