@@ -19,7 +19,7 @@ import yaml
 from farm import catalog
 from farm.base.errors import UsageError
 from farm.catalog import number
-from farm.plan.compat.official import Maker, makers
+from farm.plan.compat.other_makers import Maker, makers
 
 MAKERS = ("conda-forge", "Spack")
 """As `--checkout` names them, and as `maker` of the rows begins."""

@@ -16,7 +16,9 @@ from pathlib import Path
 import yaml
 
 from farm import catalog
-from farm.plan.compat.official import PLATFORMS, Question, best
+from farm.plan.compat.answer import Question
+from farm.plan.compat.official import best
+from farm.plan.compat.official_wheels import PLATFORMS
 from farm.plan.matrix import load_matrix
 from farm.plan.options import Choice
 from farm.plan.request import BuildRequest

@@ -59,9 +59,9 @@ class Reader:
     """Reads logs by a table of patterns: `failures.yaml` as a document of plain data."""
 
     def __init__(self, document: dict[str, Any]) -> None:
-        self._errors = re.compile("|".join(f"(?:{pattern})" for pattern in document["errors"]))
-        self._build_tools = re.compile("|".join(f"(?:{p})" for p in document["build_tools"]))
-        self._runtime = re.compile("|".join(f"(?:{p})" for p in document["runtime"]))
+        self._errors = _any_of(document["errors"])
+        self._build_tools = _any_of(document["build_tools"])
+        self._runtime = _any_of(document["runtime"])
         self._causes = [(re.compile(row["pattern"]), row) for row in document["causes"]]
 
     def read(self, lines: Sequence[str], *, build: bool = False, machine: bool = False) -> Failure:
@@ -78,10 +78,12 @@ class Reader:
         tools = self._of_last_step(lines)
         first = self._first_error(tools)
         after = tools[first:]
-        excerpt = tuple(_shortened(line) for line in after if line)[:CONTEXT]
+        shown_lines = list(filter(None, after))[:CONTEXT]
+        excerpt = tuple(map(_shortened, shown_lines))
         for pattern, row in self._causes:
-            if any(pattern.search(line) for line in after):
-                return Failure(excerpt, row["cause"], _advice(row, build, machine), row["recipe"])
+            if any(map(pattern.search, after)):
+                advice = _advice(row, build, machine)
+                return Failure(excerpt, row["cause"], advice, row["recipe"])
         return Failure(excerpt)
 
     def errors(self, lines: Iterable[str]) -> list[str]:
@@ -106,11 +108,13 @@ class Reader:
         return by_build
 
     def _of_last_step(self, lines: Sequence[str]) -> list[str]:
-        start = 0
-        for number, line in enumerate(lines):
+        tools: list[str] = []
+        for line in lines:
             if OWN_STEP.match(line):
-                start = number + 1
-        return [line.rstrip() for line in lines[start:] if not OWN_LINE.match(line)]
+                tools.clear()
+            elif not OWN_LINE.match(line):
+                tools.append(line.rstrip())
+        return tools
 
     def _first_error(self, lines: Sequence[str]) -> int:
         """Return the place of the first error, else of the last lines.
@@ -118,7 +122,11 @@ class Reader:
         CMake's install runs in Ninja's console pool: it prints above `FAILED: ` and below its own
         `[n/m]`.
         """
-        failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)
+        failed = 0
+        for number, line in enumerate(lines):
+            if line.startswith("FAILED: "):
+                failed = number
+                break
         begin = failed
         for number in range(failed - 1, -1, -1):
             if NINJA_STEP.match(lines[number]):
@@ -128,6 +136,11 @@ class Reader:
             if self._errors.search(lines[number]):
                 return number
         return failed or max(0, len(lines) - CONTEXT)
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    """Return an expression for a line that matches at least one of these."""
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
 def _advice(row: dict[str, Any], build: bool, machine: bool) -> str:
@@ -161,7 +174,7 @@ def printable_lines(content: bytes) -> list[str]:
         text = content.decode()
     except UnicodeDecodeError:
         text = content.decode("cp1252", "replace")
-    return ["".join(c for c in line if c.isprintable()) for line in text.splitlines()]
+    return ["".join(filter(str.isprintable, line)) for line in text.splitlines()]
 
 
 def failure_of(log: Path) -> Failure | None:

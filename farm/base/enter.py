@@ -76,7 +76,9 @@ def enter(root: Path, binds: "list[tuple[Path, str]]") -> None:
         for source, place in [(Path("/dev"), "dev"), (Path("/proc"), "proc"), *binds]:
             _mount(source, root / place, MS_BIND | MS_REC)
         flags = os.statvfs(root).f_flag
-        inherited_flags = flags & KEPT | (MS_RELATIME if flags & ST_RELATIME else 0)
+        inherited_flags = flags & KEPT
+        if flags & ST_RELATIME:
+            inherited_flags |= MS_RELATIME
         _mount(None, root, MS_REMOUNT | MS_BIND | MS_RDONLY | inherited_flags)
     os.chroot(root)
     os.chdir("/")
@@ -91,7 +93,10 @@ def _separate() -> None:
     """Mounts and network of its own from here on, and a user namespace where this is not root."""
     uid = os.geteuid()
     gid = os.getegid()
-    _call("unshare", CLONE_NEWNS | CLONE_NEWNET | (CLONE_NEWUSER if uid else 0))
+    flags = CLONE_NEWNS | CLONE_NEWNET
+    if uid:
+        flags |= CLONE_NEWUSER
+    _call("unshare", flags)
     if uid:
         for name, text in (
             ("setgroups", "deny"),
@@ -99,9 +104,8 @@ def _separate() -> None:
             ("gid_map", f"0 {gid} 1"),
         ):
             Path("/proc/self", name).write_text(text, encoding="ascii")
-    _mount(
-        None, Path("/"), MS_REC | MS_PRIVATE
-    )  # else a mount would propagate to this machine's own file system
+    # Else a mount would propagate to this machine's own file system.
+    _mount(None, Path("/"), MS_REC | MS_PRIVATE)
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         # Loopback alone, as in a container without network.
         fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
@@ -164,7 +168,9 @@ def refusal() -> "tuple[str, str] | None":
         with os.fdopen(read, "rb") as stream:
             number, _, text = stream.read().decode().partition(" ")
         os.waitpid(child, 0)
-    return explain(int(number), text) if number else None
+    if not number:
+        return None
+    return explain(int(number), text)
 
 
 def explain(number: int, text: str, settings: Path = PROC_SYS) -> "tuple[str, str]":
@@ -182,32 +188,37 @@ def explain(number: int, text: str, settings: Path = PROC_SYS) -> "tuple[str, st
                 return why, f"{todo}; or run this as root"
     if not Path("/proc/self/ns/user").exists():
         return f"this kernel has no user namespaces (CONFIG_USER_NS) ({text})", "run this as root"
-    return (
-        f"this machine refuses a file system of its own to this user: {text}",
-        (
-            "in a container: start it with --security-opt seccomp=unconfined; elsewhere run this "
-            "as "
-            "root"
-        ),
+    why = f"this machine refuses a file system of its own to this user: {text}"
+    todo = (
+        "in a container: start it with --security-opt seccomp=unconfined; elsewhere run this as "
+        "root"
     )
+    return why, todo
 
 
 def main(arguments: "list[str]") -> int:
     """Becomes the command; 125 where the root file system cannot be entered."""
+    if arguments[:1] == ["--check"]:
+        refused = refusal()
+        if refused is None:
+            return 0
+    else:
+        refused = _become(arguments)
+    sys.stderr.write("enter: {}\nnext: {}\n".format(*refused))
+    return 125
+
+
+def _become(arguments: "list[str]") -> "tuple[str, str]":
+    """Enter the root file system and become the command; return why that fails, and what to do."""
     binds = []
-    refused = refusal() if arguments[:1] == ["--check"] else None
     while arguments[:1] == ["--bind"]:
         binds.append((Path(arguments[1]), arguments[2]))
         arguments = arguments[3:]
-    if arguments[:1] != ["--check"]:
-        try:
-            enter(Path(arguments[0]), binds)
-            os.execvp(arguments[1], arguments[1:])  # noqa: S606 the command of the job
-        except OSError as error:
-            refused = explain(error.errno or 0, error.strerror or str(error))
-    if refused:
-        sys.stderr.write("enter: {}\nnext: {}\n".format(*refused))
-    return 125 if refused else 0
+    try:
+        enter(Path(arguments[0]), binds)
+        os.execvp(arguments[1], arguments[1:])  # noqa: S606 the command of the job
+    except OSError as error:
+        return explain(error.errno or 0, error.strerror or str(error))
 
 
 if __name__ == "__main__":

@@ -59,23 +59,26 @@ class Patterns(Model):
 
 def read(log: Sequence[str], *, build: bool = False, machine: bool = False) -> Failure:
     """Return the failure that a log tells of; see `causes.Reader.read`."""
-    return _reader().read([log_line(line) for line in log], build=build, machine=machine)
+    return _reader().read(list(map(log_line, log)), build=build, machine=machine)
 
 
 def errors(log: Sequence[str]) -> list[str]:
     """Return the lines with which tools say that something failed, each once."""
-    return _reader().errors([log_line(line) for line in log])
+    return _reader().errors(map(log_line, log))
 
 
 def is_build_log(log: Sequence[str]) -> bool:
     """Return whether a build wrote the errors of a log, and not torch.compile."""
-    return _reader().is_build_log([log_line(line) for line in log])
+    return _reader().is_build_log(map(log_line, log))
 
 
 def line_naming_cause(identity: str, log: Sequence[str]) -> str | None:
     """Return the last line with which a tool names the cause of this `id`."""
     [pattern] = [cause.pattern for cause in _patterns().causes if cause.id == identity]
-    return next((line for line in reversed(log) if re.search(pattern, line)), None)
+    for line in reversed(log):
+        if re.search(pattern, line):
+            return line
+    return None
 
 
 def document() -> str:

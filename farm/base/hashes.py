@@ -45,7 +45,11 @@ def read_tree(root: Path) -> Tree:
     """The files of a source tree, without Python's caches; of a git checkout those that git tracks
     or would add.
     """
-    paths = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
+    paths: Iterable[Path]
+    if (root / ".git").exists():
+        paths = _of_checkout(root)
+    else:
+        paths = root.rglob("*")
     tree = Tree([], {}, [])
     top = Path(os.path.realpath(root))
     # By parts: paths of Windows compare without case.
@@ -58,9 +62,8 @@ def read_tree(root: Path) -> Tree:
             end = Path(os.path.realpath(path))
             if end.is_relative_to(top):
                 # The same text wherever the tree is, as it is elsewhere when it is built.
-                tree.links[path] = Path(
-                    os.path.relpath(end, os.path.realpath(path.parent))
-                ).as_posix()
+                relative = os.path.relpath(end, os.path.realpath(path.parent))
+                tree.links[path] = Path(relative).as_posix()
             else:
                 tree.leading_out.append(path)
     return tree
@@ -84,11 +87,10 @@ def _of_checkout(root: Path) -> set[Path]:
                 f"{root} is a git checkout, and there is no git", hint="install git"
             ) from error
         if done.returncode:
-            raise UsageError(
-                f"git cannot list the files of {root}: "
-                f"{done.stderr.decode(errors='replace').strip()[:500]}"
-            )
-        paths |= {root / os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+            message = done.stderr.decode(errors="replace").strip()
+            raise UsageError(f"git cannot list the files of {root}: {message[:500]}")
+        for name in filter(None, done.stdout.split(b"\0")):
+            paths.add(root / os.fsdecode(name))
     return paths
 
 

@@ -88,4 +88,6 @@ class Heartbeat:
 
 def megabytes(done: int, total: int | None = None) -> str:
     """`12.3 of 85.0 MB`, `12.3 MB` where the total is unknown."""
-    return f"{done / 1e6:.1f}" + (f" of {total / 1e6:.1f} MB" if total else " MB")
+    if not total:
+        return f"{done / 1e6:.1f} MB"
+    return f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"

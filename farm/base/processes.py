@@ -45,7 +45,10 @@ if sys.platform == "linux":
         except (FileNotFoundError, ProcessLookupError):
             return ""
         fields = text.rpartition(")")[2].split()  # the name in brackets may hold anything
-        return "" if fields[0] in "ZX" else fields[19]
+        is_zombie = fields[0] in "ZX"
+        if is_zombie:
+            return ""
+        return fields[19]
 
     def marked(handle: str) -> list[int]:
         """The processes of a job."""
@@ -170,12 +173,16 @@ if sys.platform == "win32":
             rf"{root}\System32\Wbem",
             rf"{root}\System32\WindowsPowerShell\v1.0",
         ]
-        have = {entry.rstrip("\\").lower() for entry in inherited.get("PATH", "").split(";")}
-        inherited["PATH"] = ";".join(
-            [*filter(None, [inherited.get("PATH")]), *(e for e in needed if e.lower() not in have)]
-        )
-        folders = {"HOME": home, "USERPROFILE": home, "APPDATA": rf"{home}\AppData\Roaming"}
-        folders |= {
+        entries = list(filter(None, [inherited.get("PATH")]))
+        present = {entry.rstrip("\\").lower() for entry in inherited.get("PATH", "").split(";")}
+        for entry in needed:
+            if entry.lower() not in present:
+                entries.append(entry)
+        inherited["PATH"] = ";".join(entries)
+        folders = {
+            "HOME": home,
+            "USERPROFILE": home,
+            "APPDATA": rf"{home}\AppData\Roaming",
             "LOCALAPPDATA": rf"{home}\AppData\Local",
             "TEMP": rf"{home}\Temp",
             "TMP": rf"{home}\Temp",
@@ -270,14 +277,11 @@ else:
         """Starts a job's command in `folder`, with `chroot` its root; OSError or SubprocessError:
         it cannot be.
         """
-        return subprocess.Popen(
-            command,
-            env=environment,
-            cwd=None if chroot else folder,
-            start_new_session=True,
-            preexec_fn=(lambda: _enter(Path(folder))) if chroot else None,  # noqa: PLW1509 no threads here
-            **more,
-        )
+        if chroot:
+            more["preexec_fn"] = lambda: _enter(Path(folder))
+        else:
+            more["cwd"] = folder
+        return subprocess.Popen(command, env=environment, start_new_session=True, **more)
 
     def _enter(root: Path) -> None:
         from farm.base import enter  # noqa: PLC0415 for Linux alone

@@ -21,7 +21,9 @@ def stated_name(metadata: bytes) -> str:
     `email` keeps line ends before a value up to Python 3.13 and drops them in 3.14.8.
     """
     match = _NAME.search(metadata)
-    return match[1].decode(errors="replace") if match else ""
+    if match is None:
+        return ""
+    return match[1].decode(errors="replace")
 
 
 def read_requirement(line: str) -> Requirement:
@@ -32,9 +34,8 @@ def read_requirement(line: str) -> Requirement:
         raise InvalidRequirement("too long")
     try:
         return Requirement(line)
-    except (
-        RecursionError
-    ) as error:  # packaging's parser calls itself for each parenthesis of a marker
+    except RecursionError as error:
+        # packaging's parser calls itself for each parenthesis of a marker.
         raise InvalidRequirement("nested too deeply") from error
 
 
@@ -42,7 +43,10 @@ def python_of(interpreter: str, abi: str) -> str:
     """`py311` for the wheel tags `cp311-cp311`, `py314t` for `cp314-cp314t`: only the ABI tells a
     free-threaded one.
     """
-    return f"py{interpreter[2:]}{'t' if abi == f'{interpreter}t' else ''}"
+    python = f"py{interpreter[2:]}"
+    if abi == f"{interpreter}t":
+        python += "t"
+    return python
 
 
 def serves(interpreter: str, abi: str, python: str) -> bool:

@@ -37,13 +37,18 @@ def path(project: Path, relative: str) -> Path:
     """The project's own file or folder where it has one, else the farm's; a link that leads nowhere
     is one, too.
     """
-    project_file = project / relative
-    return project_file if exists(project_file) else ROOT / relative
+    return _project_file_or(project, ROOT, relative)
 
 
 def default(project: Path, relative: str) -> Path:
     """The project's own configuration file where it has one, else that of the example; a link as in
     `path`.
     """
+    return _project_file_or(project, EXAMPLE, relative)
+
+
+def _project_file_or(project: Path, fallback: Path, relative: str) -> Path:
     project_file = project / relative
-    return project_file if exists(project_file) else EXAMPLE / relative
+    if exists(project_file):
+        return project_file
+    return fallback / relative

@@ -26,12 +26,16 @@ def plain(text: str, limit: int = MAX_LINE) -> str:
     line = text.rstrip("\r\n")
     if not line.isprintable():  # most are, and this takes a tenth of the time
         line = _BREAKS.sub(" ", _ESCAPES.sub("", line))
-        line = "".join(
-            c for c in line if c == "\t" or c.isprintable() or unicodedata.category(c) == "Zs"
-        )
+        line = "".join(filter(_is_shown, line))
     if len(line) <= limit:
         return line
     return line[:limit] + " […]"
+
+
+def _is_shown(character: str) -> bool:
+    if character == "\t" or character.isprintable():
+        return True
+    return unicodedata.category(character) == "Zs"
 
 
 def log_line(text: str, limit: int = MAX_LINE) -> str:
@@ -133,5 +137,9 @@ def json_lines(data: object) -> str:
 
     from pydantic_core import to_json  # noqa: PLC0415 what needs no models does not wait for it
 
-    text = to_json(data, indent=2)
-    return (text.decode() if text.isascii() else json.dumps(data, indent=2)) + "\n"
+    encoded = to_json(data, indent=2)
+    if encoded.isascii():
+        text = encoded.decode()
+    else:
+        text = json.dumps(data, indent=2)
+    return text + "\n"

@@ -34,6 +34,7 @@ MAX_BYTES = 4 << 20
 MAX_DEPTH = 50
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
+_NO_DIGIT = re.compile(r"\D")
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null"))
 
@@ -74,18 +75,23 @@ def word_of(
         names = list(known())
         if word in names:
             return word
-        digits = re.sub(r"\D", "", word)
-        same = [name for name in names if digits and re.sub(r"\D", "", name) == digits]
-        near = list(meant(word)) or same or nearest(word, names)
+        near = list(meant(word)) or _of_same_digits(word, names) or nearest(word, names)
         if near:
             hint = f"did you mean {' or '.join(map(repr, near))}?"
         else:
             hint = f"known: {', '.join(names)}"
-        raise PydanticCustomError(
-            "unknown_word", "{text}", {"text": f"unknown {kind} {word!r}; {hint}"}
-        )
+        text = f"unknown {kind} {word!r}; {hint}"
+        raise PydanticCustomError("unknown_word", "{text}", {"text": text})
 
     return WrapValidator(check)
+
+
+def _of_same_digits(word: str, names: Sequence[str]) -> list[str]:
+    """Return the names with the digits of a word: `sm35` for `35` and `3.5`."""
+    digits = _NO_DIGIT.sub("", word)
+    if not digits:
+        return []
+    return [name for name in names if _NO_DIGIT.sub("", name) == digits]
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -136,17 +142,7 @@ def checked(path: Path, raw: bytes, model: type[M]) -> M:
         text = raw.decode("utf-8")
         data, node = document(text, path, model)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        if isinstance(error, yaml.reader.ReaderError):
-            line = ":" + str(text.count("\n", 0, error.position) + 1)
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-        if "nesting depth" in problem:
-            # The libyaml of PyYAML 6.0.4 has a limit of its own, and its scanner reads far ahead.
-            raise UsageError(f"{path}{line}: {TOO_DEEP}") from error
-        if mark and text[mark.index : mark.index + 1] == "\t":
-            problem = "a tab; indent with spaces"
-        raise UsageError(f"{path}{line}: not valid YAML: {problem}") from error
+        raise UsageError(_yaml_fault(path, text, error)) from error
     except UnicodeDecodeError as error:
         line_number = raw.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line_number}: not UTF-8 text") from error
@@ -154,6 +150,24 @@ def checked(path: Path, raw: bytes, model: type[M]) -> M:
         return model.model_validate(data)
     except ValidationError as error:
         raise UsageError("\n".join(explain(path, node, model, error))) from error
+
+
+def _yaml_fault(path: Path, text: str, error: yaml.YAMLError) -> str:
+    """Return `file:line: why it is not YAML`."""
+    place = str(path)
+    mark = getattr(error, "problem_mark", None)
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        place = f"{path}:{line}"
+    elif mark:
+        place = f"{path}:{mark.line + 1}"
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    if "nesting depth" in problem:
+        # The libyaml of PyYAML 6.0.4 has a limit of its own, and its scanner reads far ahead.
+        return f"{place}: {TOO_DEEP}"
+    if mark and text[mark.index : mark.index + 1] == "\t":
+        problem = "a tab; indent with spaces"
+    return f"{place}: not valid YAML: {problem}"
 
 
 def document(text: str, path: Path, model: type[BaseModel] | None = None) -> tuple[Any, yaml.Node]:
@@ -267,12 +281,14 @@ def _rename_old_keys(
                 line = lines[number].strip().replace(key.value, new, 1)
                 warn(f"{path}:{number + 1}: key {key.value!r} is now {new!r}; write: {line}")
                 key.value = new
-        fields = [m.model_fields[key.value] for m in models if key.value in m.model_fields]
-        inner = [model for field in fields for model in _models_in(field.annotation)]
-        _rename_old_keys(value, path, inner or models, lines)
+        _rename_old_keys(value, path, _models_below(models, key.value), lines)
 
 
 MEANINGS: dict[str, str] = {}  # patterns in words; `farm.base.yamlfile.pattern` adds to it
+
+
+Loc = tuple[int | str, ...]
+"""A place in a document, as pydantic names it: keys, and numbers of items."""
 
 
 def explain(
@@ -281,53 +297,60 @@ def explain(
     """Each mistake in the data of the node `root` as `file:line: what is wrong`, in the order of
     the lines.
     """
-    lines: dict[tuple[int | str, ...], str] = {}
-    meant: set[tuple[int | str, ...]] = set()
-    problems = error.errors()
-    for problem in problems:
-        if problem["type"] == "extra_forbidden":
-            *folder, name = problem["loc"]
-            field_names = sorted(_fields_at(model, tuple(folder)))
-            near = nearest(str(name), field_names)
-            meant.update((*folder, suggestion) for suggestion in near[:1])
-            if near:
-                hint = f"did you mean {near[0]!r}?"
-            else:
-                hint = f"known here: {', '.join(field_names)}"
-            lines[problem["loc"]] = f"unknown key {_dotted(problem['loc'])!r}; {hint}"
-    for problem in problems:
+    texts: dict[Loc, str] = {}
+    meant: set[Loc] = set()
+    other_problems = []
+    for problem in error.errors():
+        if problem["type"] != "extra_forbidden":
+            other_problems.append(problem)
+            continue
+        *folder, name = problem["loc"]
+        field_names = sorted(_fields_at(model, tuple(folder)))
+        near = nearest(str(name), field_names)
+        if near:
+            meant.add((*folder, near[0]))
+            hint = f"did you mean {near[0]!r}?"
+        else:
+            hint = f"known here: {', '.join(field_names)}"
+        texts[problem["loc"]] = f"unknown key {_dotted(problem['loc'])!r}; {hint}"
+    for problem in other_problems:
         # A required key that was misspelt is one mistake.
-        if problem["type"] == "extra_forbidden" or (
-            problem["type"] == "missing" and problem["loc"] in meant
-        ):
+        if problem["type"] == "missing" and problem["loc"] in meant:
             continue
         _, node, at = find(root, problem["loc"])
-        text = ": ".join(part for part in (_dotted(at), _message(problem)) if part)
-        if problem["type"] == "string_type" and isinstance(problem["input"], int | float):
-            # the word as it is written: 11.10 would be shown as 11.1
-            if at[-1] == "[key]":
-                word = str(at[-2])
-            else:
-                word = node.value
-            if isinstance(problem["input"], bool):
-                kind = "a truth value"
-            else:
-                kind = "a number"
-            text = f'{_dotted(at)}: {word} is {kind} here; write it in quotes: "{word}"'
         # Of a value that may be of several types, what keeps it from being the first of them.
-        lines.setdefault(at, text)
-    placed = sorted((find(root, loc)[0], text) for loc, text in lines.items())
-    return [f"{path}:{line}: {text}" for line, text in placed]
+        texts.setdefault(at, _mistake(problem, node, at))
+    placed = [(find(root, loc)[0], text) for loc, text in texts.items()]
+    return [f"{path}:{line}: {text}" for line, text in sorted(placed)]
 
 
-def _dotted(loc: tuple[int | str, ...]) -> str:
+def _mistake(problem: ErrorDetails, node: yaml.Node, at: Loc) -> str:
+    """What is wrong with the value of a node: `key.below: why`."""
+    number = problem["input"]
+    if problem["type"] != "string_type" or not isinstance(number, int | float):
+        return _joined(at, _message(problem))
+    # The word as it is written: 11.10 would be shown as 11.1.
+    word = node.value
+    if at[-1] == "[key]":
+        word = at[-2]
+    kind = "a number"
+    if isinstance(number, bool):
+        kind = "a truth value"
+    return f'{_dotted(at)}: {word} is {kind} here; write it in quotes: "{word}"'
+
+
+def _joined(loc: Loc, message: str) -> str:
+    return ": ".join(filter(None, [_dotted(loc), message]))
+
+
+def _dotted(loc: Loc) -> str:
     return ".".join(str(part) for part in loc if part != "[key]")
 
 
 def first_fault(error: ValidationError) -> str:
     """The first mistake in data that is not YAML, such as a plan: `key.below: what is wrong`."""
     first = error.errors()[0]
-    return ": ".join(filter(None, [_dotted(first["loc"]), _message(first)]))
+    return _joined(first["loc"], _message(first))
 
 
 def _message(problem: ErrorDetails) -> str:
@@ -361,9 +384,7 @@ def _message(problem: ErrorDetails) -> str:
     return msg
 
 
-def find(
-    node: yaml.Node, loc: tuple[int | str, ...]
-) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
+def find(node: yaml.Node, loc: Loc) -> tuple[int, yaml.Node, Loc]:
     """The line and node of a pydantic location, which may end in a missing key, and it without the
     tags of unions.
     """
@@ -381,37 +402,43 @@ def find(
 def _inside(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
     """The line and the node of one key of a mapping, or of one item of a list."""
     if isinstance(node, yaml.MappingNode):
-        return next(
-            (
-                (key.start_mark.line + 1, value)
-                for key, value in node.value
-                if key.value == str(part)
-            ),
-            None,
-        )
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part].start_mark.line + 1, node.value[part]
+        for key, value in node.value:
+            if key.value == str(part):
+                return key.start_mark.line + 1, value
+    elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        item = node.value[part]
+        return item.start_mark.line + 1, item
     return None
 
 
-def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
+def _fields_at(model: type[BaseModel], loc: Loc) -> set[str]:
     """Names of the fields of the models that may be at `loc` (through lists, mappings and unions of
     models).
     """
     models = [model]
     for part in loc:
-        fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
-        models = [
-            inner_model for field in fields for inner_model in _models_in(field.annotation)
-        ] or models
-    return {field.alias or name for m in models for name, field in m.model_fields.items()}
+        models = _models_below(models, str(part))
+    names = set()
+    for candidate in models:
+        for name, field in candidate.model_fields.items():
+            names.add(field.alias or name)
+    return names
+
+
+def _models_below(models: list[type[BaseModel]], key: str) -> list[type[BaseModel]]:
+    """The models that may be below a key of `models`; the same ones, where none is."""
+    inner: list[type[BaseModel]] = []
+    for model in models:
+        field = model.model_fields.get(key)
+        if field is not None:
+            inner += _models_in(field.annotation)
+    return inner or models
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [
-        inner_model
-        for inner in getattr(annotation, "__args__", ())
-        for inner_model in _models_in(inner)
-    ]
+    models = []
+    for inner in getattr(annotation, "__args__", ()):
+        models += _models_in(inner)
+    return models

@@ -34,15 +34,13 @@ def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
     folder = ROOT / package.replace(".", "/")
     if module == "main":
         name = f"farm_{folder.name}"
-        sources = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
-        members = {
-            f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes() for file in sources
-        }
+        members = _files_of(folder, name)
         name += ".main"
     else:
         name = f"farm_{module}"
         members = {f"{name}.py": (folder / f"{module}.py").read_bytes()}
-    members.update({file: (ROOT / file).read_bytes() for file in carried})
+    for file in carried:
+        members[file] = (ROOT / file).read_bytes()
     members["__main__.py"] = MAIN.format(module=name, function=function).encode()
     packed = io.BytesIO()
     packed.write(SHEBANG)
@@ -51,6 +49,16 @@ def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
         for inside, data in sorted(members.items()):
             archive.writestr(zipfile.ZipInfo(inside, OLDEST), data)
     return packed.getvalue()
+
+
+def _files_of(folder: Path, name: str) -> dict[str, bytes]:
+    """The files of a package, each by its place below `name`."""
+    members = {}
+    for file in folder.rglob("*"):
+        if file.is_file() and file.suffix != ".pyc":
+            inside = file.relative_to(folder).as_posix()
+            members[f"{name}/{inside}"] = file.read_bytes()
+    return members
 
 
 def main() -> None:

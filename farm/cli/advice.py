@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from farm import catalog
 from farm.catalog import number
-from farm.plan.compat import official, official_cpu
-from farm.plan.compat.official import Question
+from farm.plan.compat import official, official_cpu, official_wheels
+from farm.plan.compat.answer import Question
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
 
@@ -52,7 +52,7 @@ def advice(question: Question) -> Advice | None:
     answer = official.best(question)
     if not answer.runs or answer.wheel is None or answer.without:
         return None
-    ends = (official.end_of_support(sm) for sm in question.sms)
+    ends = (official_wheels.end_of_support(sm) for sm in question.sms)
     end = next((row for row in ends if row), None)
     wheel = answer.wheel
     return Advice(wheel.torch, wheel.cuda, wheel.pip, end.text if end else None, question.python)

@@ -10,14 +10,15 @@ from farm.catalog import number
 from farm.cli import show
 from farm.cli.advice import Advice, advice
 from farm.cli.selection import project_of
-from farm.index.backends import open_store
+from farm.index.store_urls import open_store
 from farm.machine.cards import driver_problem
 from farm.machine.detect import Recommendation, choose, machine_of
 from farm.machine.host import Machine
 from farm.machine.published import with_published
 from farm.machine.readings import Readings, collect
-from farm.plan.compat import official, official_cpu
-from farm.plan.compat.official import Answer, Question
+from farm.plan.compat import official, official_cpu, other_makers
+from farm.plan.compat.answer import Question
+from farm.plan.compat.official import CardAnswer
 from farm.plan.compat.official_cpu import CpuAnswer
 from farm.plan.compat.stack import NUMBERS
 from farm.plan.recommend import FarmBuild, buildable_here
@@ -129,7 +130,7 @@ def _question(readings: Readings) -> Question | None:
     return replace(question, python=next(iter(best or machine.pythons), None))
 
 
-def _best(question: Question) -> Answer | CpuAnswer:
+def _best(question: Question) -> CardAnswer | CpuAnswer:
     """The best wheel of PyTorch for the cards of a question; for its CPU where it has none."""
     return official.best(question) if question.sms else official_cpu.best(question)
 
@@ -199,13 +200,13 @@ def _other_makers(question: Question) -> Iterator[tuple[str, str, str]]:
         yield "PyTorch's own", f"{_release(answer)}{lacks}{but}", answer.wheel.pip
     if not question.sms or (answer.runs and not without):
         return
-    for row in official.others(question):
+    for row in other_makers.others(question):
         description = f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}"
-        yield row.maker, description, official.install(row, question)
+        yield row.maker, description, other_makers.install(row, question)
 
 
-def _release(answer: Answer | CpuAnswer) -> str:
-    if isinstance(answer, Answer) and answer.wheel:
+def _release(answer: CardAnswer | CpuAnswer) -> str:
+    if isinstance(answer, CardAnswer) and answer.wheel:
         return f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}"
     return f"torch {answer.wheel.torch}, for CPUs" if answer.wheel else ""
 

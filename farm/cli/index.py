@@ -18,7 +18,6 @@ from farm.base.temporary import temporary_folder
 from farm.cli import show
 from farm.cli.selection import plan_of, project_of
 from farm.index.admission import Admission
-from farm.index.backends import open_store
 from farm.index.batch import Offer, in_folders, in_index, publish_all
 from farm.index.changes import record_event
 from farm.index.check import Problem, Trial, check
@@ -37,6 +36,7 @@ from farm.index.signatures import (
     sign,
     verify_index,
 )
+from farm.index.store_urls import open_store
 from farm.index.stores import Store
 from farm.index.variants import (
     ROOT,

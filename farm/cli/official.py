@@ -14,8 +14,10 @@ from farm.catalog import gpus, paste
 from farm.catalog.gpus import is_integrated
 from farm.cli import official_cpu, show
 from farm.cli.official_request import Request, platform_of, read_request, refuse_options
-from farm.plan.compat import official
-from farm.plan.compat.official import Answer, Maker, Question
+from farm.plan.compat import official, official_wheels, other_makers
+from farm.plan.compat.answer import Question
+from farm.plan.compat.official import CardAnswer
+from farm.plan.compat.other_makers import Maker, MakerBeside
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.plan.variant import Variant
 
@@ -41,8 +43,8 @@ class OfficialAnswer:
     """
 
     request: Request
-    answer: Answer
-    newest: Answer
+    answer: CardAnswer
+    newest: CardAnswer
     others: tuple[tuple[Maker, str], ...]
     builds: tuple[FarmBuild, ...]
     builds_driver: str | None
@@ -56,7 +58,7 @@ class OfficialAnswer:
         """The document of `--json`."""
         question = self.request.question
         wheel = self.answer.wheel
-        source = official.source(wheel) if wheel else None
+        source = official_wheels.source(wheel) if wheel else None
         builds = () if self.builds_driver else self.builds
         return {
             "gpus": [name for name, _ in self.request.cards],
@@ -68,7 +70,7 @@ class OfficialAnswer:
             "newest": self.newest.to_json(),
             "others": [
                 show.fields(row, "maker", "torch", "cuda", "has", "lacks", "unconfirmed")
-                | {"install": line, "source": official.makers().sources[row.source]}
+                | {"install": line, "source": other_makers.makers().sources[row.source]}
                 for row, line in self.others
             ],
             "own": [
@@ -104,7 +106,7 @@ def answer_of(request: Request, project: Path) -> OfficialAnswer:
     """Find what PyTorch, other makers and the channels of a project have for the cards."""
     question = request.question
     open_question = replace(question, torch=None, cuda=None)
-    rows = official.others(question) or official.others(open_question)
+    rows = other_makers.others(question) or other_makers.others(open_question)
     reasons = (gpus.without_variant(sm) for sm in question.sms)
     no_build = next((reason for reason in reasons if reason), None)
     builds: list[FarmBuild] = []
@@ -121,7 +123,7 @@ def answer_of(request: Request, project: Path) -> OfficialAnswer:
         request=request,
         answer=official.best(question),
         newest=official.best(open_question),
-        others=tuple((row, official.install(row, question)) for row in rows),
+        others=tuple((row, other_makers.install(row, question)) for row in rows),
         builds=tuple(builds),
         builds_driver=builds_driver,
         no_build=no_build,
@@ -150,7 +152,7 @@ def _drivers_for(builds: Sequence[FarmBuild], sms: Sequence[int]) -> str | None:
     return f"{min(floors, key=catalog.number)} or newer{end}"
 
 
-def headline(request: Request, answer: Answer) -> str:
+def headline(request: Request, answer: CardAnswer) -> str:
     """Say yes or no in one sentence."""
     question = request.question
     wheel = answer.wheel
@@ -207,14 +209,14 @@ def _print(result: OfficialAnswer, *, verbose: bool) -> None:
         about = f"{row.maker}: torch {row.torch}, CUDA {row.cuda}; {row.has}; lacks {row.lacks}"
         show.prose(f"{about} (not confirmed: {row.unconfirmed})")
         show.say(f"  {line}")
-    _print_makers_beside(official.makers_beside(result.request.question), verbose=verbose)
+    _print_makers_beside(other_makers.makers_beside(result.request.question), verbose=verbose)
     if result.builds_driver:
         show.say(f"with driver {result.builds_driver}:")
     room = 1 if answer.runs else MAX_BUILDS - bool(result.others)
     print_builds(result.builds if verbose else result.builds[:room], result.no_build)
 
 
-def _print_makers_beside(makers: Sequence[official.MakerBeside], *, verbose: bool) -> None:
+def _print_makers_beside(makers: Sequence[MakerBeside], *, verbose: bool) -> None:
     """Print who makes packages beside torch: by name, or with what each has and lacks."""
     if makers and not verbose:
         names = ", ".join(maker.maker for maker in makers)
@@ -227,7 +229,7 @@ def _print_makers_beside(makers: Sequence[official.MakerBeside], *, verbose: boo
         )
 
 
-def _print_wheel(answer: Answer, *, verbose: bool) -> None:
+def _print_wheel(answer: CardAnswer, *, verbose: bool) -> None:
     wheel = answer.wheel
     if wheel is None:
         return
@@ -241,18 +243,18 @@ def _print_wheel(answer: Answer, *, verbose: bool) -> None:
         show.prose(f"  but: {text}")
     if verbose:
         sms = ", ".join(map(str, wheel.sm))
-        show.prose(f"  code for sm {sms}; source: {official.source(wheel)}")
+        show.prose(f"  code for sm {sms}; source: {official_wheels.source(wheel)}")
 
 
-def _announcements(question: Question, answer: Answer) -> Iterator[str]:
+def _announcements(question: Question, answer: CardAnswer) -> Iterator[str]:
     """Upstream's own words about dropping the cards."""
-    ends = [end for sm in question.sms if (end := official.end_of_support(sm))]
+    ends = [end for sm in question.sms if (end := official_wheels.end_of_support(sm))]
     for text in dict.fromkeys(f"{end.text} ({end.source})" for end in ends):
         yield f"the end: {text}; newer releases: builds of your own"
     if answer.runs or not question.cuda:
         return
     for sm in question.sms:
-        dropped = official.left_behind(question.torch or "99", question.cuda, sm)
+        dropped = official_wheels.left_behind(question.torch or "99", question.cuda, sm)
         if dropped and dropped not in ends:
             yield f"{dropped.text} ({dropped.source})"
 

@@ -10,7 +10,7 @@ from farm.base.errors import FarmError, UsageError
 from farm.catalog.paste import Pasted
 from farm.cli import show
 from farm.plan.compat import official_cpu
-from farm.plan.compat.official import Question
+from farm.plan.compat.answer import Question
 from farm.plan.compat.official_cpu import CpuAnswer
 from farm.plan.compat.stack import parse_glibc
 from farm.plan.recommend import FarmBuild, Machine, buildable_here

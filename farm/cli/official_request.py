@@ -11,8 +11,8 @@ from farm.base.errors import UsageError
 from farm.catalog import gpus
 from farm.catalog.paste import Pasted, PastedCard
 from farm.cli.cards import sm_of
-from farm.plan.compat import official
-from farm.plan.compat.official import Question
+from farm.plan.compat import official_wheels
+from farm.plan.compat.answer import Question
 from farm.plan.compat.stack import parse_glibc
 from farm.plan.options import OPTIONS, from_environment
 from farm.plan.variant import Variant, python_word
@@ -131,7 +131,7 @@ def request_of(
         names = ", ".join(card.name for card in cards)
         raise UsageError(f"no machine has all of {names}: some sit beside Arm cores alone")
     where = f"{platform}-{machines.pop()}"
-    if where not in official.PLATFORMS:
+    if where not in official_wheels.PLATFORMS:
         raise UsageError(
             f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows"
         )

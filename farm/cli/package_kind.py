@@ -16,6 +16,8 @@ from farm.base.yamlfile import plain
 HINTS = plain(Path(__file__).with_name("recipe_hints.yaml"))
 MAX_FILE = 1 << 20
 """Bytes that are read of a file."""
+MAX_READ = 64 << 20
+"""Bytes that are read of all code."""
 BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "meson.build", "CMakeLists.txt")
 """Files at the top of a source that say what is built."""
 MAX_DEPTH = 3
@@ -35,6 +37,15 @@ ASKED = (
     re.compile(r"\bdependency\s*\(\s*['\"]([\w.-]{1,40})['\"]"),
 )
 """How CMake and Meson ask for a library of the system."""
+ASKS_THE_CPU = re.compile(
+    r"\b(?:__get_cpuid\w*|__cpuid(?:ex|_count)?|__builtin_cpu_(?:init|is|supports)|_?xgetbv)\b"
+)
+"""How code in C asks the CPU at run time what it can do."""
+NEWER_CODE = re.compile(
+    r"\b(?:[a-z]mm|x86)intrin\.h\b|\b__target__\b|\btarget(?:_clones)?\s*\(\s*\"|-mavx|-msse[34]"
+)
+"""How a part of the code is compiled for newer CPUs than the rest."""
+NATIVE = "-march=native"
 RUST_BACKENDS = ("maturin", "setuptools-rust", "setuptools_rust")
 LICENCE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "COPYING", "COPYING.txt")
 MAX_LICENCE = 80
@@ -84,15 +95,56 @@ class PackageKind:
         return True
 
     @cached_property
-    def build_scripts(self) -> str:
-        """The package's own CMake and Meson files, without comments."""
-        names = [
+    def script_names(self) -> tuple[str, ...]:
+        """The package's own CMake and Meson files."""
+        return tuple(
             name
             for name in self.own_names
             if name.endswith(("CMakeLists.txt", ".cmake", "meson.build"))
             and name.count("/") < MAX_DEPTH
-        ]
-        return "\n".join(_without_comments(self.tree.text(name)) for name in names)
+        )
+
+    @cached_property
+    def build_scripts(self) -> str:
+        """The text of the package's own CMake and Meson files, without comments."""
+        return "\n".join(_without_comments(self.tree.text(name)) for name in self.script_names)
+
+    @cached_property
+    def code(self) -> str:
+        """The text of the package's own code, of a bounded size."""
+        remaining = MAX_READ
+        texts = []
+        for name in self.own_names:
+            if name.endswith(tuple(HINTS["code"])) and remaining > 0:
+                texts.append(self.tree.text(name))
+                remaining -= len(texts[-1])
+        return "\n".join(texts)
+
+    @property
+    def needs_cython(self) -> bool:
+        """True if a file of Cython comes without the C that it becomes."""
+        names = set(self.own_names)
+        for name in self.own_names:
+            stem, _, ending = name.rpartition(".")
+            if ending == "pyx" and not names & {f"{stem}.c", f"{stem}.cpp", f"{stem}.cc"}:
+                return True
+        return False
+
+    @property
+    def chooses_by_cpu(self) -> bool:
+        """True if its code asks the CPU at run time, and has parts for newer ones."""
+        if not ASKS_THE_CPU.search(self.code):
+            return False
+        return bool(NEWER_CODE.search(self.code + self.build_text + self.build_scripts))
+
+    @property
+    def native_scripts(self) -> list[str]:
+        """The build's own files that ask for code for the CPU of the machine."""
+        own_scripts = [name for name in self.script_names if name not in BUILD_FILES]
+        return [name for name in (*BUILD_FILES, *own_scripts) if self._says_native(name)]
+
+    def _says_native(self, name: str) -> bool:
+        return NATIVE in _without_comments(self.tree.text(name))
 
     @property
     def has_device_code(self) -> bool:

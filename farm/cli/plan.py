@@ -17,7 +17,7 @@ from farm.cli.selection import each_build, project_of, selectors_of
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build_variables import feature_rows
-from farm.plan.compat import official
+from farm.plan.compat import official_wheels
 from farm.plan.evidence import Evidence, load_evidence
 from farm.plan.file import Plan
 from farm.plan.options import OPTIONS
@@ -157,9 +157,11 @@ def _on_one_screen(report: PlanReport) -> Iterator[Line]:
     yield "cost", "; ".join(costs)
     # Several proofs of one build: the last says the most.
     yield from (("tested", text) for text in texts.pop("tested", ())[-1:])
-    faults = official.faults_text(str(plan.options.get("torch"))) if _is_torch(plan) else None
+    faults = None
+    if _is_torch(plan):
+        faults = official_wheels.faults_text(str(plan.options.get("torch")), plan.patch_files)
     if faults:
-        yield "but", faults
+        yield "security", faults
     for label, lines in texts.items():
         yield from ((label, text) for text in lines)
 
@@ -273,7 +275,7 @@ def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
 
 def _tested_in_the_index(project: Path, settings: Settings, plan: Plan) -> Iterator[Line]:
     """The smoke tests that the project's index keeps of the wheel of this very plan."""
-    from farm.index.backends import open_store
+    from farm.index.store_urls import open_store
     from farm.run.published import published_wheel
     from farm.site.smoke_reports import kept_tests, newest
 

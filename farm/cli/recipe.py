@@ -71,6 +71,9 @@ def run_recipe(args: argparse.Namespace) -> int:
     text = proposal.recipe(_resolved(sorted(proposal.requires - {"torch"}), python)).encode()
     checked(target, text, Recipe)
     files = {target.relative_to(project): text}
+    if proposal.prepare:
+        script = target.parent / "job" / "prepare.sh"
+        files[script.relative_to(project)] = proposal.prepare.encode()
     matrix = project / "ci" / "matrix.yaml"
     torch = _torch_for(channels, channel) if proposal.torch else None
     if proposal.torch and not channel.text.official:

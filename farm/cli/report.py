@@ -10,6 +10,7 @@ from typing import Any
 
 from farm.base import failures
 from farm.base.errors import UsageError
+from farm.base.zips import DAMAGED
 from farm.cli import show
 from farm.platforms.facts import WINDOWS
 
@@ -85,7 +86,7 @@ def read_report(path: Path) -> dict[str, str]:
                 if len(content) > MAX_BYTES:
                     raise UsageError(f"{path}: {name} is larger than {MAX_BYTES >> 20} MiB")
                 texts[name] = content.decode(errors="replace").replace("\r\n", "\n")
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (OSError, *DAMAGED) as error:
         raise UsageError(
             f"{path}: cannot be read: {error}", hint="give the zip that report.cmd wrote"
         ) from None

@@ -118,6 +118,23 @@ def console() -> "Console":
     return Console(stderr=True, highlight=False, width=LOG_WIDTH)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 build`, `2 builds`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}s"
+
+
+def in_terminal() -> bool:
+    """True if somebody can be asked: both input and output are a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def ask(question: str) -> bool:
+    """Ask a question in the terminal; anything but a yes is a no."""
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
 def on_terminal() -> bool:
     """True if progress may be drawn: standard error is a terminal, and no CI's."""
     return sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("CI")

@@ -6,11 +6,11 @@ from dataclasses import replace
 from farm.base.errors import FarmError, UsageError
 from farm.cli import show
 from farm.cli.selection import project_of
-from farm.index.backends import open_store
 from farm.index.check import Problem
 from farm.index.layout import CATALOGUE
 from farm.index.publish import check_store
 from farm.index.reader import KEY
+from farm.index.store_urls import open_store
 from farm.index.stores import Store
 from farm.run.pip_commands import public_url
 from farm.run.site_step import configured, site_source

@@ -2,9 +2,10 @@
 
 import json
 import re
+import shlex
 import tarfile
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
@@ -21,10 +22,11 @@ from farm.base.errors import UsageError
 from farm.base.requirement import read_requirement
 from farm.base.text import short
 from farm.base.yamlfile import Model, first_fault, pattern
-from farm.cli.package_kind import HINTS, MAX_FILE, PackageKind, Tree
+from farm.cli.package_kind import HINTS, MAX_FILE, NATIVE, PackageKind, Tree
 
-MAX_READ = 64 << 20
 MAX_FILES = 50_000
+FOR_ALL = "-mtune=generic"
+"""What stands in place of -march=native: an option, since an empty one would be a file's name."""
 OTHER_SYSTEMS = re.compile(
     r"(?:^|/)(?:win(?:32|64|dows)?|msvc[^/]*|mac(?:os)?|osx)/", re.IGNORECASE
 )
@@ -48,12 +50,25 @@ class Proposal:
     imports: list[str]
     cmake: bool = False
     no_native: list[str] = field(default_factory=list)
+    native_scripts: list[str] = field(default_factory=list)
+    dispatching: list[str] = field(default_factory=list)
     torch: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
     def cuda(self) -> bool:
         return bool(self.components)
+
+    @property
+    def prepare(self) -> str:
+        """The text of `job/prepare.sh`, which corrects the build's files; empty: nothing does."""
+        if not self.native_scripts:
+            return ""
+        names = " ".join(shlex.quote(name) for name in self.native_scripts)
+        return (
+            "# Written by `farm recipe new`: a wheel is for the CPUs of its variant, not for the one "
+            f"that builds it.\nsed -i 's/{NATIVE}/{FOR_ALL}/g' -- {names}\n"
+        )
 
     def recipe(self, wheels: list[dict[str, str]]) -> str:
         """The text of `recipe.yaml`."""
@@ -93,6 +108,7 @@ class Proposal:
             "memory_per_job_gb": 2.0 if self.cuda or self.torch else 1.0,
             "vendor_into": f"{re.sub(r'[^A-Za-z0-9]+', '_', self.package)}.libs",
             **HINTS["recipe"],
+            **({"verify": {"dispatching": self.dispatching}} if self.dispatching else {}),
             "smoke": {"imports": self.imports},
         }
         text = yaml.safe_dump(
@@ -191,6 +207,8 @@ def read_sources(
     """
     kind = PackageKind(tree)
     requires, notes = _requirements(tree, HINTS["imports"])
+    if kind.needs_cython and not any(re.match(r"(?i)cython\b", need) for need in requires):
+        requires.add("Cython")
     needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
     if not anyway:
@@ -203,6 +221,22 @@ def read_sources(
         apt.add("patchelf")
     notes += _notes(kind, needs, unknown, device_code=bool(components))
     imports = _modules(tree, package)
+    # Its own variable against -march=native, which verify refuses: HNSWLIB_NO_NATIVE.
+    no_native = re.findall(r"environ\S*[\"'](\w*NO_NATIVE\w*)[\"']", tree.text("setup.py"))
+    native_scripts = [] if no_native else kind.native_scripts
+    if native_scripts:
+        notes.append(
+            f"{' and '.join(native_scripts)}: {NATIVE}, code for the CPU of the machine that "
+            f"builds, which verify refuses: job/prepare.sh replaces it with {FOR_ALL}"
+        )
+    dispatching = _dispatching(tree) if kind.chooses_by_cpu else []
+    if dispatching:
+        notes.append(
+            "its code asks the CPU at run time and has parts for newer ones: of "
+            f"{', '.join(dispatching)} only what runs on loading is held to the CPU level (verify: "
+            "dispatching in the recipe); a smoke.script that calls it tries the rest on an "
+            "emulated CPU"
+        )
     if not imports:
         notes.append("no module was found: name one under smoke.imports, or a script")
     return Proposal(
@@ -218,8 +252,9 @@ def read_sources(
         kernels=kind.has_device_code,
         imports=imports,
         cmake=any(PurePosixPath(name).name == "CMakeLists.txt" for name in kind.own_names),
-        # Its own variable against -march=native, which verify refuses: HNSWLIB_NO_NATIVE.
-        no_native=re.findall(r"environ\S*[\"'](\w*NO_NATIVE\w*)[\"']", tree.text("setup.py")),
+        no_native=no_native,
+        native_scripts=native_scripts,
+        dispatching=dispatching,
         torch=torch,
         notes=notes,
     )
@@ -228,9 +263,9 @@ def read_sources(
 def _outside_headers(kind: PackageKind) -> set[str]:
     """The headers that the package's own code includes and its source does not hold."""
     tree = kind.tree
-    code = "\n".join(_code(tree, kind.own_names))
-    includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', code, re.MULTILINE))
-    includes |= set(re.findall(r"""^\s*cdef extern from ["']([^"']+)["']""", code, re.MULTILINE))
+    includes = set(re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', kind.code, re.MULTILINE))
+    cython = r"""^\s*cdef extern from ["']([^"']+)["']"""
+    includes |= set(re.findall(cython, kind.code, re.MULTILINE))
     scripts = tree.text("setup.py") + tree.text("meson.build")
     includes |= set(re.findall(r"""["']([\w/]+\.h)["']""", scripts))
     ends: set[str] = set()
@@ -239,6 +274,17 @@ def _outside_headers(kind: PackageKind) -> set[str]:
             parts = name.split("/")
             ends |= {"/".join(parts[place:]) for place in range(len(parts))}
     return includes - ends
+
+
+def _dispatching(tree: Tree) -> list[str]:
+    """Patterns of the members that are compiled from a package's code, not its libraries."""
+    patterns = []
+    for module in dict.fromkeys(_module_names(tree)):
+        if any(f"/{name}".endswith(f"/{module}/__init__.py") for name in tree.names):
+            patterns.append(f"{module}/*.so")
+        else:
+            patterns += [f"{module}.cpython-*.so", f"{module}.abi3.so"]
+    return patterns
 
 
 def _components(kind: PackageKind, outside: set[str]) -> list[str]:
@@ -269,11 +315,6 @@ def _notes(
             f"CUDA was found under {folder} alone, which the build's own files do not name: the "
             "recipe is for the CPU"
         )
-    if "-march=native" in kind.build_text + kind.build_scripts:
-        yield (
-            "the build compiles for the CPU of the machine (-march=native), which verify refuses: "
-            "its own switch against it in env, or a patch"
-        )
     if unknown:
         yield (
             f"the build may ask for {', '.join(unknown)}: where the first submit misses one, add "
@@ -295,16 +336,6 @@ def _notes(
             "in env (for scikit-build-core: SKBUILD_CMAKE_ARGS: "
             "-DFETCHCONTENT_TRY_FIND_PACKAGE_MODE=ALWAYS), or its source by job/prepare.sh"
         )
-
-
-def _code(tree: Tree, names: Iterable[str]) -> Iterator[str]:
-    """The text of files of code, of a bounded size together."""
-    remaining = MAX_READ
-    for name in names:
-        if name.endswith(tuple(HINTS["code"])) and remaining > 0:
-            text = tree.text(name)
-            remaining -= len(text)
-            yield text
 
 
 def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[str]]:
@@ -329,9 +360,11 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
             if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE)
         }
     if any(need.startswith("setuptools") for need in names):
-        names.add(
-            "packaging>=24.2"
-        )  # a newer setuptools takes the image's else, which is too old for it
+        # A newer setuptools takes the image's else, which is too old for it.
+        names.add("packaging>=24.2")
+    if any(_takes_newest_setuptools(need) for need in names):
+        # The image's old wheel would write its own version of METADATA over that of setuptools.
+        names.add("wheel>=0.46")
     minimum = re.findall(
         r"(?i)cmake_minimum_required\s*\(\s*VERSION\s+(\d{1,4}\.\d{1,4})",
         tree.text("CMakeLists.txt"),
@@ -344,10 +377,25 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     return names, notes
 
 
+def _takes_newest_setuptools(requirement: str) -> bool:
+    need = read_requirement(requirement)
+    return need.name == "setuptools" and need.specifier.contains("9999")
+
+
 def _modules(tree: Tree, package: str) -> list[str]:
     """The module to import: the one called like the package, else the first of those that the
     source holds.
     """
+    names = _module_names(tree)
+    like = re.sub(r"[-_.]+", "", package).lower()
+    same_name = [name for name in names if name.replace("_", "").lower() == like]
+    public = [name for name in names if not name.startswith("_")]
+    same_name.sort(key=lambda name: name not in public)  # an extension may be called _NAME
+    return (same_name or public or names)[:1]
+
+
+def _module_names(tree: Tree) -> list[str]:
+    """The modules that the source's metadata names, and its packages."""
     modules_text = next(
         (tree.text(name) for name in tree.names if name.endswith(".egg-info/top_level.txt")), ""
     )
@@ -364,7 +412,4 @@ def _modules(tree: Tree, package: str) -> list[str]:
             and inner[0] not in HINTS["no_package"]
         ):
             names.append(inner[0])
-    names = [name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)]
-    like = re.sub(r"[-_.]+", "", package).lower()
-    same_name = [name for name in names if name.replace("_", "").lower() == like]
-    return (same_name or [name for name in names if not name.startswith("_")] or names)[:1]
+    return [name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)]

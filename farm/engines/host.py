@@ -130,6 +130,7 @@ CARRIED = (
     "farm/base/processes.py",
     "farm/base/safe_files.py",
     "farm/base/text.py",
+    "farm/base/zips.py",
     "farm/platforms/__init__.py",
     "farm/platforms/facts.py",
     "farm/engines/__init__.py",

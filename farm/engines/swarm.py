@@ -32,8 +32,8 @@ from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits, attempt_name
 from farm.engines.docker import CAP_DROP, LOG_DRIVER, LOG_OPTIONS, PIDS, guard
 from farm.engines.transfer import too_large
-from farm.index.backends import open_store
 from farm.index.s3 import S3Store
+from farm.index.store_urls import open_store
 from farm.platforms.facts import DEFAULT
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import os
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from farm.base.errors import BuildFailedError, InfrastructureError
+from farm.base.zips import DAMAGED
 
 
 class RefusedOutputError(BuildFailedError):
@@ -244,16 +244,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                 )
                 with opened.open(member) as source:
                     writer.write(member.filename, parts, source)
-    # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a newer version
-    # of the format.
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        ValueError,
-    ) as error:
+    except DAMAGED as error:
         raise InfrastructureError(f"the job's output is not a valid zip: {error}") from error
     except OSError as error:
         raise LocalDiskError(f"{archive}: cannot be read: {error.strerror or error}") from error

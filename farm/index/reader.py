@@ -22,9 +22,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from farm.base.errors import FarmError, InfrastructureError, UsageError
 from farm.base.text import short
 from farm.index import budget
-from farm.index.backends import open_store, parts_of
 from farm.index.layout import WheelName
 from farm.index.pages import File
+from farm.index.store_urls import open_store, parts_of
 from farm.index.stores import CHUNK, MAX_GET, Store, check_key, data_of, object_sha256
 
 TIMEOUT_S = 60
@@ -78,7 +78,7 @@ def open_reader(url: str) -> Reader:
     """Open an index by the URL of its root.
 
     Args:
-        url: http(s)://, or a store that `farm.index.backends.open_store` takes.
+        url: http(s)://, or a store that `farm.index.store_urls.open_store` takes.
     """
     if parts_of(url).scheme in {"http", "https"}:
         return HttpReader(url)

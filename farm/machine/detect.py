@@ -4,12 +4,13 @@ The order of questions: macOS? a GPU, and which SM? which CPU features? which Py
 wheel for it is found by published.py.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from farm import catalog
 from farm.base.yamlfile import Model
-from farm.machine.cards import compatible, dotted, judge_gpu, last_driver, sets_with
+from farm.machine.cards import Judged, compatible, dotted, judge_gpu, last_driver, sets_with
 from farm.machine.readings import Cpu, Readings
 from farm.plan.compat.stack import NUMBERS
 from farm.plan.recommend import FarmBuild, Machine
@@ -31,31 +32,8 @@ def cpu_levels(cpu: Cpu, system: str) -> list[str]:
 
 def machine_warnings(readings: Readings) -> Iterator[str]:
     """Obstacles to any wheel."""
+    yield from _driver_warnings(readings)
     platform = readings.os.platform
-    if any("version mismatch" in item.why for item in readings.missing):
-        yield (
-            "the NVIDIA driver and its libraries are of different versions, as after an update: "
-            "restart the machine, "
-            "then run farm detect again"
-        )
-    elif readings.unclaimed_gpus and readings.inside == "container":
-        yield (
-            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but this "
-            "container has no "
-            "driver libraries: start it with --gpus all (NVIDIA Container Toolkit)"
-        )
-    elif readings.unclaimed_gpus:
-        yield (
-            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but no "
-            "NVIDIA driver tells of "
-            "them: install the driver, then run farm detect again"
-        )
-    if readings.inside == "wsl" and not readings.gpus:
-        yield (
-            "this is WSL, which uses the driver of Windows: for an NVIDIA card install the driver "
-            "there, not here, "
-            "then run wsl --update"
-        )
     if platform and platform.in_images and readings.os.libc is None:
         yield (
             "the C library is not glibc (Alpine?): the wheels are manylinux wheels and do not "
@@ -64,14 +42,39 @@ def machine_warnings(readings: Readings) -> Iterator[str]:
     if readings.translated:
         yield "this Python is an x86_64 one under Rosetta 2: install into an arm64 Python"
     if platform and not platform.cuda:
-        version = readings.os.version
-        if NUMBERS.fullmatch(version) and catalog.number(version) < catalog.number(
-            catalog.cpu_features().macos_min
-        ):
-            yield (
-                f"macOS {readings.os.version} is too old for PyTorch on Metal: it needs "
-                f"{catalog.cpu_features().macos_min} or newer"
-            )
+        yield from _macos_warnings(readings)
+
+
+def _driver_warnings(readings: Readings) -> Iterator[str]:
+    """What keeps the driver from being used."""
+    if any("version mismatch" in item.why for item in readings.missing):
+        yield (
+            "the NVIDIA driver and its libraries are of different versions, as after an update: "
+            "restart the machine, then run farm detect again"
+        )
+    elif readings.unclaimed_gpus and readings.inside == "container":
+        yield (
+            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but this "
+            "container has no driver libraries: start it with --gpus all (NVIDIA Container Toolkit)"
+        )
+    elif readings.unclaimed_gpus:
+        yield (
+            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but no "
+            "NVIDIA driver reports them: install the driver, then run farm detect again"
+        )
+    if readings.inside == "wsl" and not readings.gpus:
+        yield (
+            "this is WSL, which uses the driver of Windows: for an NVIDIA card install the driver "
+            "there, not here, then run wsl --update"
+        )
+
+
+def _macos_warnings(readings: Readings) -> Iterator[str]:
+    """The version of macOS, if it is too old for PyTorch on Metal."""
+    version = readings.os.version
+    least = catalog.cpu_features().macos_min
+    if NUMBERS.fullmatch(version) and catalog.number(version) < catalog.number(least):
+        yield f"macOS {version} is too old for PyTorch on Metal: it needs {least} or newer"
 
 
 class Recommendation(Model):
@@ -95,44 +98,84 @@ class Recommendation(Model):
 
 
 def choose(readings: Readings, own: Sequence[FarmBuild] = ()) -> Recommendation:
-    """The best variant for the machine; `own` are its builds, best first: without one the hardware
-    alone decides.
+    """The best variant for the machine.
+
+    Args:
+        readings: What was read of the machine.
+        own: The builds of the project that are for it, best first; without one the hardware alone
+            decides.
+
+    Returns:
+        The variant and what installs it, or the warnings that say why there is none.
     """
     warnings = list(machine_warnings(readings))
     gpus = _gpus(readings, warnings)
     cpus = list(_cpus(readings, warnings))
     if not cpus:
         return Recommendation(variant=None, warnings=(_why_nothing(readings), *warnings))
-    interpreters = {python.name: python.path for python in readings.pythons}
-    pythons = _pythons(readings)
-    runs = [
-        Variant(gpu.word, cpu.word, python) for gpu in gpus for python in pythons for cpu in cpus
-    ]
-    if gpus[0].word not in ("cpu", "mps"):
-        runs += [Variant("cpu", cpu.word, python) for python in pythons for cpu in cpus]
-    variant = own[0].variant if own else runs[0]
-    where = interpreters.get(variant.python)
-    # The Python that runs the farm need not be on the PATH.
-    python = f"Python {variant.python_version} is " + (
-        f"at {where}" if where else "the one that runs this"
+
+    runs = list(_variants(gpus, _pythons(readings), cpus))
+    if not own:
+        warnings.append(f"no channel offers {runs[0]}")
+        return _recommendation(readings, runs[0], runs, _why_axes(runs[0], gpus, cpus), warnings)
+
+    build = own[0]
+    hardware_choice = f"{gpus[0].word}-{cpus[0].word}"
+    reasons = _why_axes(build.variant, gpus, cpus)
+    recommendation = _recommendation(readings, build.variant, runs, reasons, warnings)
+    return recommendation.model_copy(
+        update={
+            "channel": build.channel,
+            "submit": f"farm submit {build.words}",
+            "reasons": (*recommendation.reasons, *_channels(own, hardware_choice)),
+        }
     )
-    reasons = [fit.why for fit in gpus if fit.word == variant.gpu][:1]
-    reasons += [*([fit.why for fit in cpus if fit.word == variant.cpu][:1]), python]
-    if own:
-        reasons += _channels(own, f"{gpus[0].word}-{cpus[0].word}")
-    else:
-        warnings.append(f"no channel offers {variant}")
+
+
+def _recommendation(
+    readings: Readings,
+    variant: Variant,
+    runs: Sequence[Variant],
+    reasons: Iterable[str],
+    warnings: Iterable[str],
+) -> Recommendation:
+    """The recommendation of a variant; `runs` are all that run here, best first."""
+    interpreters = {python.name: python.path for python in readings.pythons}
+    path = interpreters.get(variant.python)
+    # The Python that runs the farm need not be on the PATH.
+    place = "the one that runs this"
+    if path:
+        place = f"at {path}"
+    alternatives = [str(alternative) for alternative in runs if alternative != variant]
     return Recommendation(
         variant=str(variant),
-        channel=own[0].channel if own else None,
-        submit=f"farm submit {own[0].words}" if own else None,
-        python=where,
-        reasons=tuple(reasons),
+        python=path,
+        reasons=(*reasons, f"Python {variant.python_version} is {place}"),
         warnings=tuple(warnings),
-        alternatives=tuple(
-            dict.fromkeys(str(alternative) for alternative in runs if alternative != variant)
-        ),
+        alternatives=tuple(dict.fromkeys(alternatives)),
     )
+
+
+def _variants(
+    gpus: Sequence["AxisChoice"], pythons: Sequence[str], cpus: Sequence["AxisChoice"]
+) -> Iterator[Variant]:
+    """Every variant that runs here, best first; those for the CPU alone last."""
+    words = [gpu.word for gpu in gpus]
+    if words[0] not in ("cpu", "mps"):
+        words.append("cpu")
+    for word, python, cpu in itertools.product(words, pythons, cpus):
+        yield Variant(word, cpu.word, python)
+
+
+def _why_axes(
+    variant: Variant, gpus: Sequence["AxisChoice"], cpus: Sequence["AxisChoice"]
+) -> Iterator[str]:
+    """Why the GPU word and the CPU level of a variant do for this machine."""
+    for axis, word in ((gpus, variant.gpu), (cpus, variant.cpu)):
+        for choice in axis:
+            if choice.word == word:
+                yield choice.why
+                break
 
 
 def _channels(own: Sequence[FarmBuild], best: str) -> Iterator[str]:
@@ -153,21 +196,20 @@ def _channels(own: Sequence[FarmBuild], best: str) -> Iterator[str]:
 
 def machine_of(readings: Readings) -> Machine:
     """The machine that a build is for; the card with the most memory first."""
-    memory_and_sm = [
-        (gpu.memory_mb or 0, verdict.sm)
-        for gpu in readings.gpus
-        if (verdict := judge_gpu(gpu, readings.driver)).sm
-    ]
-    sms = dict.fromkeys(
-        sm_number(sm) for _, sm in sorted(memory_and_sm, key=lambda pair: -pair[0]) if sm
-    )
-    levels_here = cpu_levels(readings.cpu, readings.os.system)
-    if NUMBERS.fullmatch(readings.driver or ""):
-        driver = readings.driver
-    else:
+    sms = []
+    for gpu in sorted(readings.gpus, key=lambda gpu: -(gpu.memory_mb or 0)):
+        sm = judge_gpu(gpu, readings.driver).sm
+        if sm:
+            sms.append(sm_number(sm))
+    driver = readings.driver
+    if not NUMBERS.fullmatch(driver or ""):
         driver = None
     return Machine(
-        tuple(sms), tuple(levels_here), readings.os.system, tuple(_pythons(readings)), driver
+        tuple(dict.fromkeys(sms)),
+        tuple(cpu_levels(readings.cpu, readings.os.system)),
+        readings.os.system,
+        tuple(_pythons(readings)),
+        driver,
     )
 
 
@@ -191,48 +233,68 @@ def _gpus(readings: Readings, warnings: list[str]) -> list[AxisChoice]:
     if readings.os.platform and not readings.os.platform.cuda:
         return [AxisChoice("mps", "macOS on Apple silicon: Metal (mps)")]
     verdicts = [judge_gpu(gpu, readings.driver) for gpu in readings.gpus]
-    warnings += dict.fromkeys(text for gpu in verdicts for text in gpu.warnings)
+    for verdict in verdicts:
+        warnings += [text for text in verdict.warnings if text not in warnings]
     usable = [gpu for gpu in verdicts if gpu.sm]
-    # Of several GPUs, the one whose driver support ended first sets the limit.
-    lasts = [(last, gpu.name) for gpu in usable if gpu.sm and (last := last_driver(gpu.sm))]
-    if lasts and readings.driver:
-        last, name = min(lasts)
-        warnings.append(f"{last} is the last driver branch for {name}: do not install a newer one")
+    if not usable:
+        return [_cpu_only(readings)]
+
+    if readings.driver:
+        warnings += _driver_limit(usable)
     sms = sorted({gpu.sm for gpu in usable if gpu.sm}, key=sm_number)
-    if not sms:
-        if verdicts:
-            why = "no GPU that a variant is for"
-        else:
-            why = "no NVIDIA GPU was found"
-        return [AxisChoice("cpu", f"{why}: CPU only")]
-    low = sms[0]
-    names = ", ".join(dict.fromkeys(gpu.name for gpu in usable))
     if len(sms) == 1:
-        many = f"{len(usable)} x " if len(usable) > 1 else ""
-        return [
-            AxisChoice(low, f"{many}{names}: {dotted(low)} ({usable[0].source})"),
-            *(
-                AxisChoice(name, f"{names}: {dotted(low)}, which the set {name} holds")
-                for name in sets_with(sms)
-            ),
-            *(
-                AxisChoice(sm, f"{names}: {dotted(low)}, which runs {dotted(sm)} code")
-                for sm in compatible(low)
-            ),
-        ]
+        return list(_for_one_sm(usable, sms[0]))
+    return list(_for_several_sms(usable, sms))
+
+
+def _cpu_only(readings: Readings) -> AxisChoice:
+    if readings.gpus:
+        return AxisChoice("cpu", "no GPU that a variant is for: CPU only")
+    return AxisChoice("cpu", "no NVIDIA GPU was found: CPU only")
+
+
+def _driver_limit(usable: Sequence[Judged]) -> Iterator[str]:
+    """The warning of the card whose driver support ended first: it sets the limit for all."""
+    lasts = []
+    for gpu in usable:
+        last = last_driver(gpu.sm) if gpu.sm else None
+        if last:
+            lasts.append((last, gpu.name))
+    if lasts:
+        last, name = min(lasts)
+        yield f"{last} is the last driver branch for {name}: do not install a newer one"
+
+
+def _for_one_sm(usable: Sequence[Judged], sm: str) -> Iterator[AxisChoice]:
+    """The words for one card, or several of one kind: its own SM, sets with it, older SMs."""
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in usable))
+    counted = names
+    if len(usable) > 1:
+        counted = f"{len(usable)} x {names}"
+    yield AxisChoice(sm, f"{counted}: {dotted(sm)} ({usable[0].source})")
+    for name in sets_with([sm]):
+        yield AxisChoice(name, f"{names}: {dotted(sm)}, which the set {name} holds")
+    for older in compatible(sm):
+        yield AxisChoice(older, f"{names}: {dotted(sm)}, which runs {dotted(older)} code")
+
+
+def _for_several_sms(usable: Sequence[Judged], sms: list[str]) -> Iterator[AxisChoice]:
+    """The words for cards of several SMs, lowest first: sets that hold all, then one of them."""
     cards_text = "; ".join(f"{gpu.name} is {dotted(gpu.sm)}" for gpu in usable if gpu.sm)
-    sets = [
-        AxisChoice(name, f"{cards_text}: the set {name} holds code for all of them")
-        for name in sets_with(sms)
-    ]
-    left_out = [dotted(sm) for sm in sms[1:] if low not in compatible(sm)]
-    text = f"{cards_text}: the lowest, {dotted(low)}, as no named set holds them all"
-    text += f"; {', '.join(left_out)} cannot run it" if left_out else "; the others run it too"
-    return [
-        *sets,
-        AxisChoice(low, text),
-        *(AxisChoice(sm, f"{cards_text}: for one of them") for sm in sms[1:]),
-    ]
+    for name in sets_with(sms):
+        yield AxisChoice(name, f"{cards_text}: the set {name} holds code for all of them")
+
+    low = sms[0]
+    cannot_run = [dotted(sm) for sm in sms[1:] if low not in compatible(sm)]
+    others_text = "the others run it too"
+    if cannot_run:
+        others_text = f"{', '.join(cannot_run)} cannot run it"
+    yield AxisChoice(
+        low,
+        f"{cards_text}: the lowest, {dotted(low)}, as no named set holds them all; {others_text}",
+    )
+    for sm in sms[1:]:
+        yield AxisChoice(sm, f"{cards_text}: for one of them")
 
 
 def _cpus(readings: Readings, warnings: list[str]) -> Iterator[AxisChoice]:
@@ -241,9 +303,10 @@ def _cpus(readings: Readings, warnings: list[str]) -> Iterator[AxisChoice]:
     supported_levels = cpu_levels(cpu, readings.os.system)
     for level in supported_levels:
         needs = catalog.cpu_features().levels[cpu.machine][level]
-        yield AxisChoice(
-            level, f"the CPU has {', '.join(needs)}: {level}" if needs else f"the CPU is {level}"
-        )
+        why = f"the CPU is {level}"
+        if needs:
+            why = f"the CPU has {', '.join(needs)}: {level}"
+        yield AxisChoice(level, why)
     if "sve" in cpu.features and "armv8_2" in supported_levels and "armv9" not in supported_levels:
         warnings.append(
             "the CPU has SVE but not SVE2, as Graviton3 (Neoverse V1): armv9 code would stop with "

@@ -7,7 +7,7 @@ anything.
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from farm.base.yamlfile import Model, load
 from farm.catalog import number
 from farm.machine.cards import driver_branch, driver_problem, judge_gpu, last_driver
 from farm.machine.host import Machine, NoReadingError
-from farm.machine.readings import Readings, clean
+from farm.machine.readings import Gpu, Readings, clean
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
@@ -117,14 +117,15 @@ def memory(host: HostFacts) -> Iterator[Finding]:
     total, commit = host.machine.memory()
     needs_of_build = needs()
     total_text = f"{total / GB:.1f} GB"
-    # 2.2: what the recipe of torch says of one compile.
+    per_job = 2.2  # what the recipe of torch says of one compile
     if host.plan:
         per_job = host.plan.memory_per_job_gb
-    else:
-        per_job = 2.2
-    least = needs_of_build.memory_gb if host.large else per_job
+    least = per_job
+    purpose = "one compiler"
+    if host.large:
+        least = needs_of_build.memory_gb
+        purpose = "PyTorch"
     if total < least * GB:
-        purpose = "PyTorch" if host.large else "one compiler"
         yield missing(
             "memory", total_text, f"{least:g} GB are the least for {purpose}: use another machine"
         )
@@ -134,13 +135,12 @@ def memory(host: HostFacts) -> Iterator[Finding]:
     jobs = max(1, min(cores, int(total / (per_job * GB))))
     yield ok("jobs", f"{jobs} compilers at once: {cores} cores, {per_job} GB each")
     if host.large and host.platform.limits_paths and commit < needs_of_build.commit_gb * GB:
-        purpose = host.platform.swap
+        swap = host.platform.swap
         yield warning(
-            purpose,
-            f"memory and {purpose} together {commit / GB:.1f} GB",
-            f"enlarge the {purpose} until they are {needs_of_build.commit_gb} GB, else a linker "
-            "may run out "
-            "of memory",
+            swap,
+            f"memory and {swap} together {commit / GB:.1f} GB",
+            f"enlarge the {swap} until they are {needs_of_build.commit_gb} GB, else a linker "
+            "may run out of memory",
         )
     else:
         yield ok(host.platform.swap, f"{commit / GB:.1f} GB with memory")
@@ -174,29 +174,32 @@ def disk(host: HostFacts) -> Iterator[Finding]:
 def python(host: HostFacts) -> Iterator[Finding]:
     """The Python of the variant."""
     have = {interpreter.name: interpreter.path for interpreter in host.readings.pythons}
-    if host.plan is None:
-        versions_text = ", ".join(have) or "none"
-        yield (
-            ok("Python", versions_text)
-            if have
-            else missing("Python", versions_text, "install 64-bit Python 3.11 from python.org")
-        )
-        return
-    name = host.plan.parsed_variant.python
-    if name in have:
-        yield ok("Python", f"{name}: {have[name]}")
-    elif host.platform.in_images:
-        explanation = (
-            f"no {name} here: the container builds with its own, but the wheel is not tested here"
-        )
-        todo = (
-            f"have python{name[2]}.{name[3:]} on PATH: apt-get install, or uv python install "
-            f"{name[2]}.{name[3:]}"
-        )
-        yield warning("Python", explanation, todo)
+    versions_text = ", ".join(have) or "none"
+    if host.plan is not None:
+        yield _python_of_plan(host, host.plan.parsed_variant.python, have)
+    elif have:
+        yield ok("Python", versions_text)
     else:
-        todo = f"install 64-bit Python {name[2]}.{name[3:]} from python.org"
-        yield missing("Python", f"no {name}; there are: {', '.join(have) or 'none'}", todo)
+        yield missing("Python", versions_text, "install 64-bit Python 3.11 from python.org")
+
+
+def _python_of_plan(host: HostFacts, name: str, have: Mapping[str, str]) -> Finding:
+    """Is the Python of a plan, such as `py311`, among those that the machine has?"""
+    if name in have:
+        return ok("Python", f"{name}: {have[name]}")
+    version = f"{name[2]}.{name[3:]}"
+    if host.platform.in_images:
+        return warning(
+            "Python",
+            f"no {name} here: the container builds with its own, but the wheel is not tested here",
+            f"have python{version} on PATH: apt-get install, or uv python install {version}",
+        )
+    versions_text = ", ".join(have) or "none"
+    return missing(
+        "Python",
+        f"no {name}; there are: {versions_text}",
+        f"install 64-bit Python {version} from python.org",
+    )
 
 
 def git(host: HostFacts) -> Iterator[Finding]:
@@ -214,10 +217,18 @@ def git(host: HostFacts) -> Iterator[Finding]:
         return
     yield ok("Git", reported.text.strip())
     if host.platform.limits_paths:
-        answer = host.machine.run("git", "config", "--get", "core.longpaths").text.strip()
-        todo = "git config --global core.longpaths true (build.cmd sets it for its own calls)"
-        unset = warning("Git long paths", "core.longpaths is not set", todo)
-        yield ok("Git long paths", "core.longpaths is true") if answer == "true" else unset
+        yield _long_paths(host)
+
+
+def _long_paths(host: HostFacts) -> Finding:
+    answer = host.machine.run("git", "config", "--get", "core.longpaths").text.strip()
+    if answer == "true":
+        return ok("Git long paths", "core.longpaths is true")
+    return warning(
+        "Git long paths",
+        "core.longpaths is not set",
+        "git config --global core.longpaths true (build.cmd sets it for its own calls)",
+    )
 
 
 def gpu(host: HostFacts) -> Iterator[Finding]:
@@ -225,46 +236,43 @@ def gpu(host: HostFacts) -> Iterator[Finding]:
     if not host.platform.cuda:
         return
     if not host.readings.gpus:
-        why = (
-            "; ".join(m.why for m in host.readings.missing if m.what.startswith("GPUs"))
-            or "none found"
-        )
+        reasons = [item.why for item in host.readings.missing if item.what.startswith("GPUs")]
         yield warning(
             "GPU",
-            why,
+            "; ".join(reasons) or "none found",
             "none is needed to build; to use one, install its driver (Kepler: the 470 branch)",
         )
+    for card in host.readings.gpus:
+        yield _driver_of(host, card)
+
+
+def _driver_of(host: HostFacts, card: Gpu) -> Finding:
+    """Does the driver fit the card, and the CUDA of the plan?"""
+    driver = host.readings.driver
+    sm = judge_gpu(card, driver).sm
+    card_text = f"{card.name} ({sm or 'no variant'}), driver {driver or 'unknown'}"
+    last = None
+    if sm:
+        last = last_driver(sm)
+    branch = driver_branch(driver)
+    # First a driver that is too new for the card: it does not drive it at all, and an update
+    # would not help.
+    if last and branch and branch > last:
+        return missing(
+            "GPU driver",
+            f"{card_text}: newer than {last}, the last branch for this GPU",
+            f"remove it (DDU on Windows), install a driver of branch {last}, and none with "
+            "a CUDA installer",
+        )
+
+    cuda = None
     if host.plan and host.plan.toolkit:
         cuda = host.plan.toolkit.cuda
-    else:
-        cuda = None
-    for card in host.readings.gpus:
-        verdict = judge_gpu(card, host.readings.driver)
-        card_text = (
-            f"{card.name} ({verdict.sm or 'no variant'}), driver "
-            f"{host.readings.driver or 'unknown'}"
-        )
-        last = last_driver(verdict.sm) if verdict.sm else None
-        branch = driver_branch(host.readings.driver)
-        problem = driver_problem(cuda, host.readings.driver, host.readings.os.system)
-        # First a driver that is too new for the card: it does not drive it at all, and an update
-        # would not help.
-        if last and branch and branch > last:
-            todo = (
-                f"remove it (DDU on Windows), install a driver of branch {last}, and none with "
-                "a CUDA installer"
-            )
-            yield missing(
-                "GPU driver", f"{card_text}: newer than {last}, the last branch for this GPU", todo
-            )
-        elif problem:
-            yield missing(
-                "GPU driver",
-                f"{card_text}: {problem}",
-                f"install a newer driver, up to branch {last or 'any'}",
-            )
-        else:
-            yield ok("GPU driver", card_text)
+    problem = driver_problem(cuda, driver, host.readings.os.system)
+    if problem:
+        todo = f"install a newer driver, up to branch {last or 'any'}"
+        return missing("GPU driver", f"{card_text}: {problem}", todo)
+    return ok("GPU driver", card_text)
 
 
 def engine(host: HostFacts) -> Iterator[Finding]:
@@ -274,21 +282,21 @@ def engine(host: HostFacts) -> Iterator[Finding]:
     except NoRunnerError as error:
         yield missing("Docker", str(error), error.hint or "look at the engine's own log")
         return
-    wrong_system = missing(
-        "Docker", f"this engine runs {system} containers", "switch it to Linux containers"
-    )
-    yield ok("Docker", f"{system} {version} {machine}") if system == DEFAULT else wrong_system
+    if system == DEFAULT:
+        yield ok("Docker", f"{system} {version} {machine}")
+    else:
+        system_text = f"this engine runs {system} containers"
+        yield missing("Docker", system_text, "switch it to Linux containers")
 
 
 def compiler(host: HostFacts) -> Iterator[Finding]:
     """A C++ compiler: torch.compile asks for one; builds have their own in the container."""
     compiler_path = host.machine.which("g++") or host.machine.which("clang++")
     name = "torch.compile: C++ compiler"
-    yield (
-        ok(name, compiler_path)
-        if compiler_path
-        else warning(name, "neither g++ nor clang++", "apt-get install g++")
-    )
+    if compiler_path:
+        yield ok(name, compiler_path)
+    else:
+        yield warning(name, "neither g++ nor clang++", "apt-get install g++")
 
 
 def torch_compile(host: HostFacts) -> Iterator[Finding]:
@@ -296,65 +304,72 @@ def torch_compile(host: HostFacts) -> Iterator[Finding]:
     here.
     """
     cl = host.machine.which("cl.exe")
-    unset = [name for name in ("INCLUDE", "LIB") if not host.machine.variable(name)]
+    yield _msvc_prompt(host, cl)
+    if cl:
+        yield _english_messages(host, cl)
+    yield _triton(host)
+
+
+def _msvc_prompt(host: HostFacts, cl: str | None) -> Finding:
+    """Was this started from a prompt of Visual Studio?"""
+    check = "torch.compile: cl.exe"
     prompt = (
         "start Python, or the notebook server, from the x64 Native Tools Command Prompt, "
         "which sets all of it"
     )
     if not cl:
-        yield warning("torch.compile: cl.exe", "cl.exe is not on PATH", prompt)
-    elif unset:
-        yield warning(
-            "torch.compile: cl.exe", f"{cl}, but {' and '.join(unset)} is not set", prompt
-        )
-    else:
-        yield ok("torch.compile: cl.exe", cl)
-    if cl:
-        messages = rf"{cl.rpartition(chr(92))[0]}\{ENGLISH}\clui.dll"
-        todo = "add English under Language packs in the Visual Studio Installer"
-        absent = f"{messages} is not there: torch.compile reads what cl.exe says"
-        has_messages = host.machine.exists(messages)
-        yield (
-            ok("torch.compile: English", messages)
-            if has_messages
-            else missing("torch.compile: English", absent, todo)
-        )
+        return warning(check, "cl.exe is not on PATH", prompt)
+    unset = [name for name in ("INCLUDE", "LIB") if not host.machine.variable(name)]
+    if unset:
+        return warning(check, f"{cl}, but {' and '.join(unset)} is not set", prompt)
+    return ok(check, cl)
+
+
+def _english_messages(host: HostFacts, cl: str) -> Finding:
+    """torch.compile reads what cl.exe prints, in English."""
+    check = "torch.compile: English"
+    messages = rf"{cl.rpartition(chr(92))[0]}\{ENGLISH}\clui.dll"
+    if host.machine.exists(messages):
+        return ok(check, messages)
+    return missing(
+        check,
+        f"{messages} is not there: torch.compile reads what cl.exe says",
+        "add English under Language packs in the Visual Studio Installer",
+    )
+
+
+def _triton(host: HostFacts) -> Finding:
+    """Does triton-windows fit the torch beside this Python, and the cards?"""
+    check = "torch.compile: triton"
     torch = host.machine.package("torch")
-    triton = host.machine.package("triton-windows")
-    needs_of_compile = needs()
     if torch is None:
-        yield ok("torch.compile: triton", "no torch beside this Python")
-        return
+        return ok(check, "no torch beside this Python")
+
+    needs_of_compile = needs()
+    least_sm = needs_of_compile.triton_sm_min
+    highest_sm = 0
+    for card in host.readings.gpus:
+        if card.capability:
+            highest_sm = max(highest_sm, int(card.capability.replace(".", "")))
+    if 0 < highest_sm < least_sm:
+        return warning(
+            check,
+            f"Triton starts at sm_{least_sm}, this machine has sm_{highest_sm}",
+            "use torch.compile on the CPU alone, or do without",
+        )
+
     # triton-windows goes by the minor version of torch.
     release = ".".join(torch.split("+")[0].split(".")[:2])
     version_end = needs_of_compile.triton_below.get(release)
-    sms = [int(card.capability.replace(".", "")) for card in host.readings.gpus if card.capability]
-    if sms and max(sms) < needs_of_compile.triton_sm_min:
-        state_text = (
-            f"Triton starts at sm_{needs_of_compile.triton_sm_min}, this machine has sm_{max(sms)}"
-        )
-        yield warning(
-            "torch.compile: triton", state_text, "use torch.compile on the CPU alone, or do without"
-        )
-    elif version_end is None:
-        yield warning(
-            "torch.compile: triton",
-            f"torch {torch}: no fitting triton-windows is known",
-            "do without",
-        )
-    elif triton is None:
-        yield warning(
-            "torch.compile: triton",
-            f"torch {torch} without triton",
-            f'pip install "triton-windows<{version_end}"',
-        )
-    elif number(triton.split(".post")[0]) >= number(version_end):
-        state_text = f"triton-windows {triton} is too new for torch {torch}"
-        yield missing(
-            "torch.compile: triton", state_text, f'pip install "triton-windows<{version_end}"'
-        )
-    else:
-        yield ok("torch.compile: triton", f"triton-windows {triton} fits torch {torch}")
+    if version_end is None:
+        return warning(check, f"torch {torch}: no fitting triton-windows is known", "do without")
+    todo = f'pip install "triton-windows<{version_end}"'
+    triton = host.machine.package("triton-windows")
+    if triton is None:
+        return warning(check, f"torch {torch} without triton", todo)
+    if number(triton.split(".post")[0]) >= number(version_end):
+        return missing(check, f"triton-windows {triton} is too new for torch {torch}", todo)
+    return ok(check, f"triton-windows {triton} fits torch {torch}")
 
 
 def run_checks(
@@ -418,25 +433,26 @@ def _read_matrix(project: Path) -> None:
 def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
     """The fault of a folder that runs write to; an absent one will be made in the nearest above."""
     places = {"artifacts": settings.artifacts, "index": settings.index}
-    problems: dict[str, list[str]] = {}
+    keys_by_problem: dict[str, list[str]] = {}
     for key, place in places.items():
-        if place and "://" not in place and (problem := unwritable(project / place)):
-            problems.setdefault(problem, []).append(key)
-    for problem, keys in problems.items():
+        if not place or "://" in place:
+            continue
+        problem = unwritable(project / place)
+        if problem:
+            keys_by_problem.setdefault(problem, []).append(key)
+    for problem, keys in keys_by_problem.items():
+        names = ", ".join(keys)
         todo = (
-            "correct its owner or mode (`ls -ld`), or name other folders in ci/farm.yaml "
-            f"({', '.join(keys)})"
+            f"correct its owner or mode (`ls -ld`), or name other folders in ci/farm.yaml ({names})"
         )
-        yield missing("folders", f"{', '.join(keys)}: {problem}", todo)
+        yield missing("folders", f"{names}: {problem}", todo)
+
     artifacts = project / settings.artifacts
-    if not problems and is_noexec(artifacts):
-        described = (
-            f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install "
-            "there"
-        )
+    if not keys_by_problem and is_noexec(artifacts):
         yield missing(
             "folders",
-            described,
+            f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install "
+            "there",
             "mount it without noexec, or name another folder in ci/farm.yaml (artifacts)",
         )
     temporary = Path(tempfile.gettempdir())

@@ -64,9 +64,15 @@ class _MemoryStatus(ctypes.Structure):
     """
 
     _fields_ = (
-        *((name, ctypes.c_uint32) for name in ("length", "load")),
-        *((name, ctypes.c_uint64) for name in ("total", "free", "commit_total", "commit_free")),
-        *((name, ctypes.c_uint64) for name in ("virtual", "virtual_free", "extended")),
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        ("total", ctypes.c_uint64),
+        ("free", ctypes.c_uint64),
+        ("commit_total", ctypes.c_uint64),
+        ("commit_free", ctypes.c_uint64),
+        ("virtual", ctypes.c_uint64),
+        ("virtual_free", ctypes.c_uint64),
+        ("extended", ctypes.c_uint64),
     )
 
 
@@ -127,10 +133,9 @@ class Machine:
         except pynvml.NVMLError as error:
             raise NoReadingError(str(error)) from error
         try:
-            handles = [
-                pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
-            ]
-            return Nvml(pynvml.nvmlSystemGetDriverVersion(), tuple(map(_device, handles)))
+            driver = pynvml.nvmlSystemGetDriverVersion()
+            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+            return Nvml(driver, tuple(map(_device, handles)))
         except pynvml.NVMLError as error:
             raise NoReadingError(str(error)) from error
         finally:
@@ -169,12 +174,13 @@ class Machine:
             raise NoReadingError(f"{folder} is not there")
         devices = []
         for device in sorted(folder.iterdir())[:4096]:
-            words = [
-                self.read(str(device / name)).strip().removeprefix("0x")
-                for name in ("vendor", "device", "class")
-            ]
-            devices.append(f"{words[0]}:{words[1]} {words[2]}")
+            vendor = self._pci_word(device / "vendor")
+            model = self._pci_word(device / "device")
+            devices.append(f"{vendor}:{model} {self._pci_word(device / 'class')}")
         return tuple(devices)
+
+    def _pci_word(self, path: Path) -> str:
+        return self.read(str(path)).strip().removeprefix("0x")
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -194,11 +200,12 @@ class Machine:
             return int(status.total), int(status.commit_total)
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         # macOS makes swap files as it needs them. The kB of /proc/meminfo are 1024 bytes.
-        if sys.platform == "linux":
-            swap = re.search(r"SwapTotal:\s+(\d+)", self.read("/proc/meminfo"))
-        else:
-            swap = None
-        return total, total + (int(swap[1]) << 10 if swap else 0)
+        if sys.platform != "linux":
+            return total, total
+        swap = re.search(r"SwapTotal:\s+(\d+)", self.read("/proc/meminfo"))
+        if swap is None:
+            return total, total
+        return total, total + (int(swap[1]) << 10)
 
     def free(self, path: str) -> int:
         """Free bytes on the disk of a path, or of what will hold it."""

@@ -4,8 +4,10 @@ the pip line, resolved against the index before it is shown.
 
 import re
 import shlex
+from typing import NamedTuple
 
 from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from farm.base.errors import FarmError
 from farm.base.requirement import serves
@@ -34,78 +36,122 @@ _GLIBC = {
 def with_published(
     found: Recommendation, readings: Readings, index: str, root: str
 ) -> Recommendation:
-    """The recommendation with a pip line, or with the reason why there is none; `root`: the index
-    as pip sees it.
+    """The recommendation with a pip line, or with the reason why there is none.
+
+    Args:
+        found: What the machine alone asks for.
+        readings: What was read of the machine.
+        index: The index to look in.
+        root: The index as pip sees it.
     """
     if found.variant is None:
         return found
     reasons = list(found.reasons)
-    build = f"; it is built by: {found.submit}" if found.submit else ""
     try:
         reader = open_reader(index)
-        # The best variant first: another one is only proposed where that has no wheel yet.
-        names = [found.variant, *found.alternatives]
-        newest_by_variant = [
-            (name, newest(reader, Variant.parse(name), readings, found.submit))
-            for name in dict.fromkeys(names)
-        ]
+        choice = _best_published(reader, found, found.variant, readings)
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
         return found.model_copy(update={"reasons": tuple(reasons)})
-    name, wheel = next(
-        ((name, wheel) for name, (wheel, _) in newest_by_variant if wheel), (None, None)
-    )
-    if name != found.variant:
-        reasons.append(
-            newest_by_variant[0][1][1] or f"no wheel for {found.variant} is published{build}"
-        )
-    if wheel is None or name is None:
+
+    name = choice.variant
+    if choice.why_not_best:
+        reasons.append(choice.why_not_best)
+    if choice.wheel is None:
         return found.model_copy(update={"reasons": tuple(reasons)})
     if name != found.variant:
         reasons.append(f"the command below installs {name}, which is published and runs here too")
+
     group = Variant.parse(name).group
-    words = install_words(reader.get, f"{root.rstrip('/')}/", group, wheel.filename)
-    pip = shlex.join(["pip", "install", *words])
-    record = standing(reader, wheel.filename)
-    state = record.state if record else UNTOLD
+    words = install_words(reader.get, f"{root.rstrip('/')}/", group, choice.wheel.filename)
+    update = {
+        "pip": shlex.join(["pip", "install", *words]),
+        "reasons": tuple(reasons),
+        "state": UNTOLD,
+        "tests": (),
+    }
+    record = standing(reader, choice.wheel.filename)
     if record:
-        tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in record.tests)
-    else:
-        tests = ()
-    return found.model_copy(
-        update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests}
-    )
+        tests = [f"{test.date}, {test.where}: {test.outcome}" for test in record.tests]
+        update |= {"state": record.state, "tests": tuple(tests)}
+    return found.model_copy(update=update)
+
+
+class _Choice(NamedTuple):
+    """The wheel to install and its variant; `why_not_best` where it is not the best one's."""
+
+    variant: str
+    wheel: File | None
+    why_not_best: str | None
+
+
+def _best_published(
+    reader: Reader, found: Recommendation, best: str, readings: Readings
+) -> _Choice:
+    """The newest wheel of the best variant; another's is only proposed where that has none yet."""
+    wheel, why = newest(reader, Variant.parse(best), readings, found.submit)
+    if wheel:
+        return _Choice(best, wheel, None)
+    if why is None:
+        why = f"no wheel for {best} is published"
+        if found.submit:
+            why += f"; it is built by: {found.submit}"
+    for name in dict.fromkeys(found.alternatives):
+        wheel, _ = newest(reader, Variant.parse(name), readings, found.submit)
+        if wheel:
+            return _Choice(name, wheel, why)
+    return _Choice(best, None, why)
 
 
 def newest(
     reader: Reader, variant: Variant, readings: Readings, submit: str | None
 ) -> tuple[File | None, str | None]:
-    """The newest wheel of the variant that this system and driver take, else why not; `submit`
-    builds one.
+    """The newest wheel of a variant that this system and driver take.
+
+    Args:
+        reader: The index.
+        variant: The variant whose wheels are looked at.
+        readings: What was read of the machine.
+        submit: The command that builds one, if the project can.
+
+    Returns:
+        The wheel, else why none of the published ones does; two None if none is published.
     """
-    os = readings.os
     key = json_key(variant.group, PACKAGE)
     data = reader.get(key)
-    files = parse_page(data, key).entries.values() if data else ()
-    served = [file for file in files if _for_python(file, variant)]
-    rising = sorted(served, key=lambda file: parse_wheel_filename(file.filename)[1])
-    offered = [file for file in rising if withdrawn(file) is None]
-    fitting = [file for file in offered if _installs(file, os)]
-    running = [file for file in fitting if _driver_refuses(file, readings) is None]
-    if running:
-        return running[-1], None
+    if not data:
+        return None, None
+    served = [file for file in parse_page(data, key).entries.values() if _for_python(file, variant)]
+    served.sort(key=_version)
+    offered = [file for file in served if withdrawn(file) is None]
+    fitting = [file for file in offered if _installs(file, readings.os)]
+    for file in reversed(fitting):
+        if _driver_refuses(file, readings) is None:
+            return file, None
+
     if fitting:
         return None, f"{fitting[-1].filename}: {_driver_refuses(fitting[-1], readings)}"
-    if offered and os.libc:
-        return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
-    if withdrawn_files := [file for file in rising if _installs(file, os)]:
-        why = f"{withdrawn_files[-1].filename}: {WITHDRAWN}: {withdrawn(withdrawn_files[-1])}"
-        version = str(parse_wheel_filename(withdrawn_files[-1].filename)[1])
-        rebuild = int(version.removeprefix(without_rebuild(version)).removeprefix(".") or 0) + 1
-        return None, why + (
-            f"; its successor is built by: {submit} --rebuild {rebuild}" if submit else ""
-        )
+    if offered and readings.os.libc:
+        libc = readings.os.libc
+        return None, f"{offered[-1].filename} needs a newer C library than this machine's {libc}"
+    for file in reversed(served):
+        if _installs(file, readings.os):
+            return None, _why_withdrawn(file, submit)
     return None, None
+
+
+def _version(file: File) -> Version:
+    return parse_wheel_filename(file.filename)[1]
+
+
+def _why_withdrawn(file: File, submit: str | None) -> str:
+    """Why a wheel is not offered any more, and what builds the next one of its version."""
+    text = f"{file.filename}: {WITHDRAWN}: {withdrawn(file)}"
+    if submit is None:
+        return text
+    version = str(_version(file))
+    rebuild = version.removeprefix(without_rebuild(version)).removeprefix(".")
+    return f"{text}; its successor is built by: {submit} --rebuild {int(rebuild or 0) + 1}"
 
 
 def _for_python(file: File, variant: Variant) -> bool:
@@ -119,7 +165,7 @@ def _driver_refuses(file: File, readings: Readings) -> str | None:
     """Why the driver does not run the wheel; its version says for which CUDA it was built:
     `2.10.0+cu130.sm75.avx2`.
     """
-    label = _CUDA.match(parse_wheel_filename(file.filename)[1].local or "")
+    label = _CUDA.match(_version(file).local or "")
     if label:
         return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system)
     return None
@@ -129,14 +175,20 @@ def _installs(file: File, os: Os) -> bool:
     """True if one of the wheel's platforms is this system's; a glibc that is older than the tag's
     refuses it.
     """
-    tags = {tag.platform for tag in parse_wheel_filename(file.filename)[3]}
-    return any(of_tag(tag) is os.platform is not None and _floor(tag) <= glibc(os) for tag in tags)
+    if os.platform is None:
+        return False
+    for tag in parse_wheel_filename(file.filename)[3]:
+        if of_tag(tag.platform) is os.platform and _floor(tag.platform) <= glibc(os):
+            return True
+    return False
 
 
 def glibc(os: Os) -> tuple[int, int]:
     """`(2, 17)`; `(0, 0)` for another C library."""
     match = re.match(r"glibc (\d+)(?:\.(\d+))?", os.libc or "")
-    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
+    if match is None:
+        return 0, 0
+    return int(match[1]), int(match[2] or 0)
 
 
 def _floor(platform: str) -> tuple[int, int]:
@@ -145,4 +197,7 @@ def _floor(platform: str) -> tuple[int, int]:
     """
     if match := re.match(r"manylinux_(\d+)_(\d+)_", platform):
         return int(match[1]), int(match[2])
-    return next((version for name, version in _GLIBC.items() if platform.startswith(name)), (0, 0))
+    for prefix, version in _GLIBC.items():
+        if platform.startswith(prefix):
+            return version
+    return 0, 0

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from farm.base.text import plain
 from farm.base.yamlfile import Model
-from farm.machine.host import Machine, NoReadingError, Uname
+from farm.machine.host import Machine, NoReadingError, NvmlDevice, Uname
 from farm.plan.variant import PYTHONS
 from farm.platforms.facts import DEFAULT, PLATFORMS, Facts, named
 from farm.platforms.shape import PlatformName
@@ -117,22 +117,30 @@ class _Collector:
         self.machine = machine
         self.uname: Uname = machine.uname()
         self.platform = named(self.uname.system)
-        self.source = self.platform.hardware_from if self.platform else None
+        self.source: str | None = None
+        if self.platform:
+            self.source = self.platform.hardware_from
         self.missing: list[Missing] = []
 
     def collect(self) -> Readings:
-        source = self.source
         gpus, driver = self._gpus()
+        unclaimed = 0
+        inside = None
+        if self.source == "proc":
+            inside = self._inside()
+            if not gpus:
+                unclaimed = self._unclaimed()
+        on_sysctl = self.source == "sysctl"
         return Readings(
             cpu=self._cpu(),
             gpus=gpus,
             driver=driver,
             pythons=self._pythons(),
             os=self._os(),
-            unclaimed_gpus=self._unclaimed() if source == "proc" and not gpus else 0,
+            unclaimed_gpus=unclaimed,
             running_python=self.machine.running_python(),
-            translated=source == "sysctl" and self._sysctl("sysctl.proc_translated") == "1",
-            inside=self._inside() if source == "proc" else None,
+            translated=on_sysctl and self._sysctl("sysctl.proc_translated") == "1",
+            inside=inside,
             missing=tuple(self.missing),
         )
 
@@ -148,7 +156,9 @@ class _Collector:
         there.
         """
         answer = self._try(what, lambda: self.machine.run(*command))
-        return answer.text.strip() if answer and answer.code == 0 else ""
+        if answer is None or answer.code != 0:
+            return ""
+        return answer.text.strip()
 
     def _sysctl(self, name: str) -> str:
         return self._run(name, "sysctl", "-n", name)
@@ -164,36 +174,25 @@ class _Collector:
         nvml = self._try("GPUs", self.machine.nvml)
         if nvml is None:
             return self._jetson(), None
-        gpus = tuple(
-            Gpu(
-                name=clean(d.name),
-                capability=_capability(d.capability),
-                memory_mb=d.memory_mb,
-                source="nvml",
-            )
-            for d in nvml.devices[:64]
-        )
-        if not gpus:
+        if not nvml.devices:
             self._miss("GPUs", "the driver sees no GPU")
-        return gpus, clean(nvml.driver)
+        return tuple(map(_gpu_of, nvml.devices[:64])), clean(nvml.driver)
 
     def _jetson(self) -> tuple[Gpu, ...]:
         # A Jetson's GPU is not on the PCI bus, and older boards have no NVML.
-        on_arm = self.uname.machine == "aarch64"
-        if on_arm:
-            model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model"))
-        else:
-            model = None
+        if self.uname.machine != "aarch64":
+            return ()
+        model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model"))
         name = clean((model or "").replace("\0", ""))
-        board = Gpu(name=name, capability=None, memory_mb=None, source="device tree")
-        return (board,) if re.search(r"nvidia|jetson", name, re.IGNORECASE) else ()
+        if not re.search(r"nvidia|jetson", name, re.IGNORECASE):
+            return ()
+        return (Gpu(name=name, capability=None, memory_mb=None, source="device tree"),)
 
     def _unclaimed(self) -> int:
         # Class 03 of the PCI code and ID assignment is a display controller; 10de is NVIDIA.
+        display = re.compile(r"10de:[0-9a-f]{4} 03[0-9a-f]{4}")
         devices = self._try("PCI devices", self.machine.pci) or ()
-        return sum(
-            1 for device in devices if re.fullmatch(r"10de:[0-9a-f]{4} 03[0-9a-f]{4}", device)
-        )
+        return len(list(filter(display.fullmatch, devices)))
 
     def _inside(self) -> Literal["wsl", "container"] | None:
         if "microsoft" in self.uname.release.lower():
@@ -211,12 +210,14 @@ class _Collector:
     def _cpu(self) -> Cpu:
         cpuid = self._try("microarchitecture", self.machine.cpuid)
         machine = (self.platform or PLATFORMS[DEFAULT]).machine(self.uname.machine)
-        features = cpuid.features if cpuid else ()
+        microarchitecture = None
+        features: tuple[str, ...] = ()
+        if cpuid:
+            microarchitecture = clean(cpuid.microarchitecture)
+            features = cpuid.features
+
         if self.source == "proc":
-            text = self._try("CPU", lambda: self.machine.read("/proc/cpuinfo"))
-            name, kernel_features = parse_cpuinfo(text or "")
-            if text is not None and not kernel_features:
-                self._miss("CPU features", "/proc/cpuinfo has no line flags or Features")
+            name, kernel_features = self._cpu_of_proc()
             # The kernel's word first: it leaves out what it does not let programs use, which CPUID
             # still shows.
             features = kernel_features or features
@@ -228,27 +229,41 @@ class _Collector:
         else:
             if cpuid is not None and not features:
                 self._miss("CPU features", "archspec reads them on x86-64 only")
-            key = r"HKLM\HARDWARE\DESCRIPTION\System\CentralProcessor\0"
-            text = self._run("CPU name", "reg", "query", key, "/v", "ProcessorNameString")
-            match = re.search(r"ProcessorNameString\s+REG_SZ\s+(.+)", text)
-            name = match[1].strip() if match else None
+            name = self._cpu_name_of_registry()
         return Cpu(
             machine=clean(machine),
-            name=clean(name) if name else None,
-            microarchitecture=clean(cpuid.microarchitecture) if cpuid else None,
-            features=tuple(clean(word) for word in features[:2000]),
+            name=_clean_or_none(name),
+            microarchitecture=microarchitecture,
+            features=tuple(map(clean, features[:2000])),
         )
+
+    def _cpu_of_proc(self) -> tuple[str | None, tuple[str, ...]]:
+        text = self._try("CPU", lambda: self.machine.read("/proc/cpuinfo"))
+        name, features = parse_cpuinfo(text or "")
+        if text is not None and not features:
+            self._miss("CPU features", "/proc/cpuinfo has no line flags or Features")
+        return name, features
+
+    def _cpu_name_of_registry(self) -> str | None:
+        key = r"HKLM\HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+        text = self._run("CPU name", "reg", "query", key, "/v", "ProcessorNameString")
+        match = re.search(r"ProcessorNameString\s+REG_SZ\s+(.+)", text)
+        if match is None:
+            return None
+        return match[1].strip()
 
     # --- operating system, Pythons ---
 
     def _os(self) -> Os:
+        system: PlatformName | Literal["other"] = OTHER
+        if self.platform:
+            system = self.platform.name
         name = self.uname.system
         version = self.uname.release
         libc = None
         if self.source == "proc":
-            release = parse_os_release(
-                self._try("distribution", lambda: self.machine.read("/etc/os-release")) or ""
-            )
+            text = self._try("distribution", lambda: self.machine.read("/etc/os-release"))
+            release = parse_os_release(text or "")
             name = release.get("NAME", name)
             version = release.get("VERSION_ID", "")
             libc = self._try("C library", self.machine.libc)
@@ -257,12 +272,11 @@ class _Collector:
             version = self._run("macOS version", "sw_vers", "-productVersion")
         elif self.source == "registry":
             version = f"{self.uname.release} ({self.uname.version})"
-        system = self.platform.name if self.platform else OTHER
         return Os(
             system=system,
             name=clean(name),
             version=clean(version),
-            libc=clean(libc) if libc else None,
+            libc=_clean_or_none(libc),
         )
 
     def _pythons(self) -> tuple[Python, ...]:
@@ -275,44 +289,54 @@ class _Collector:
                 reasons.append(str(error))
         if self.source == "registry":
             launched = parse_launcher(self._run("Pythons of the launcher", "py", "-0p"))
-            # In the order of PYTHONS again; what is on the PATH comes before what the launcher
-            # knows.
-            interpreters = {
-                name: path
-                for name in PYTHONS
-                if (path := interpreters.get(name) or launched.get(name))
-            }
-        if not interpreters:
+            # What is on the PATH comes before what the launcher knows.
+            interpreters = {**launched, **interpreters}
+        names = [name for name in PYTHONS if name in interpreters]
+        if not names:
             self._miss("Pythons", "; ".join(reasons))
-        return tuple(Python(name=name, path=clean(path)) for name, path in interpreters.items())
+        return tuple(Python(name=name, path=clean(interpreters[name])) for name in names)
+
+
+def _gpu_of(device: NvmlDevice) -> Gpu:
+    return Gpu(
+        name=clean(device.name),
+        capability=_capability(device.capability),
+        memory_mb=device.memory_mb,
+        source="nvml",
+    )
+
+
+def _clean_or_none(text: str | None) -> str | None:
+    if not text:
+        return None
+    return clean(text)
 
 
 def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:
     """Name and features from /proc/cpuinfo; where CPUs differ (big and little), what all of them
     have.
     """
-    rows = [
-        (key.strip(), value)
-        for key, _, value in (line.partition(":") for line in text.splitlines())
-    ]
-    names = [clean(value) for key, value in rows if key == "model name"]
+    name = None
+    features_of_cores: dict[str, list[str]] = {}  # most cores have the same line
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        key = key.strip()
+        if key == "model name":
+            name = name or clean(value)
+        elif key in ("flags", "Features"):
+            features_of_cores[value] = value.split()
+    if not features_of_cores:
+        return name or None, ()
     # Only what every core has: a thread may move from one to another at any moment.
-    cores = [
-        value.split()
-        for value in dict.fromkeys(value for key, value in rows if key in ("flags", "Features"))
-    ]
-    common = set.intersection(*map(set, cores)) if cores else set()
-    return next(filter(None, names), None), tuple(
-        word for core in cores[:1] for word in core if word in common
-    )
+    first_core, *_ = features_of_cores.values()
+    common = set(first_core).intersection(*features_of_cores.values())
+    return name or None, tuple(word for word in first_core if word in common)
 
 
 def parse_os_release(text: str) -> dict[str, str]:
     """The assignments of an os-release file (freedesktop.org), without their quotes."""
-    return {
-        key: value.strip("\"'")
-        for key, value in re.findall(r"^\s*([A-Z0-9_]+)=(.*?)\s*$", text, re.MULTILINE)
-    }
+    assignments = re.findall(r"^\s*([A-Z0-9_]+)=(.*?)\s*$", text, re.MULTILINE)
+    return {key: value.strip("\"'") for key, value in assignments}
 
 
 def parse_launcher(text: str) -> dict[str, str]:
@@ -320,10 +344,12 @@ def parse_launcher(text: str) -> dict[str, str]:
     launchers.
     """
     pattern = r"\s*-(?:V:)?3\.(\d{1,2})(?:-64)?\s+(?:\*\s+)?(\S.*?)\s*\*?"
-    matches = [re.fullmatch(pattern, line) for line in text.splitlines()[:200]]
-    return {
-        f"py3{match[1]}": match[2] for match in reversed(matches) if match
-    }  # of two with one name the first
+    paths: dict[str, str] = {}
+    for line in text.splitlines()[:200]:
+        match = re.fullmatch(pattern, line)
+        if match:
+            paths.setdefault(f"py3{match[1]}", match[2])  # of two with one name the first
+    return paths
 
 
 def _capability(text: str | None) -> str | None:

@@ -15,9 +15,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.locks import retry_while_open
 from farm.base.requirement import serves
-from farm.index.backends import open_store
 from farm.index.layout import json_key, wheel_key
 from farm.index.pages import File, parse_page
+from farm.index.store_urls import open_store
 from farm.index.stores import Store
 from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix

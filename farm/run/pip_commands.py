@@ -2,9 +2,9 @@
 
 import shlex
 
-from farm.index.backends import open_store
 from farm.index.pins import install_words
 from farm.index.reader import open_reader
+from farm.index.store_urls import open_store
 from farm.plan.file import Plan
 from farm.run.workspace import Workspace
 

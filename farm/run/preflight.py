@@ -10,7 +10,7 @@ from farm.base.errors import (
     InfrastructureError,
     PublishRefusedError,
 )
-from farm.index.backends import open_store
+from farm.index.store_urls import open_store
 from farm.index.stores import SCRATCH
 from farm.plan.file import Plan
 from farm.plan.recipe import recipe

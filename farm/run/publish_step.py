@@ -10,9 +10,9 @@ from farm.base.errors import (
 )
 from farm.base.hashes import sha256_of
 from farm.index.admission import PYPI_RULES, Admission
-from farm.index.backends import open_store
 from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.records import PREDICATE
+from farm.index.store_urls import open_store
 from farm.index.stores import Progress
 from farm.plan.build_variables import absent_features
 from farm.plan.file import Plan

@@ -12,11 +12,11 @@ from farm.base.errors import (
     PublishRefusedError,
     SmokeFailedError,
 )
-from farm.index.backends import open_store
 from farm.index.layout import json_key, record_key
 from farm.index.page_writer import complete_publish
 from farm.index.pages import parse_page
 from farm.index.records import Record, parse_record
+from farm.index.store_urls import open_store
 from farm.index.stores import Store
 from farm.plan.file import Plan
 from farm.run.pip_commands import pip_line, pip_request, public_url, words_of

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from farm.base.errors import FarmError
-from farm.index.backends import open_store
 from farm.index.reader import KEY
+from farm.index.store_urls import open_store
 from farm.plan.settings import load_settings
 from farm.run.pip_commands import public_url
 from farm.run.workspace import Workspace

@@ -8,7 +8,6 @@ import os
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,6 +17,7 @@ from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.base.hashes import TreeDigest, read_tree
 from farm.base.safe_files import copy_to, create_new, open_plain
 from farm.base.temporary import temporary_folder
+from farm.base.zips import DAMAGED
 from farm.plan.file import PartPlan, Plan
 from farm.plan.materials import source_folder
 from farm.plan.recipe import recipe
@@ -156,14 +156,7 @@ def _from_zip(archive: Path, target: Path) -> None:
             for info in packed.infolist():
                 if not info.is_dir():
                     _add(tree, packed, info)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-        ValueError,
-    ) as error:
+    except DAMAGED as error:
         raise BuildFailedError(f"{archive} cannot be unpacked: {error}", hint=CHECK_HASH) from error
 
 

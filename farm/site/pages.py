@@ -20,7 +20,7 @@ from farm.base.errors import FarmError
 from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
 from farm.plan.channel import Channel
-from farm.plan.compat import official, official_cpu
+from farm.plan.compat import official, official_cpu, official_wheels
 from farm.plan.evidence import Evidence
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.site.overview import Overview, Words, release_of
@@ -154,7 +154,7 @@ def own_builds(
     first driver that runs it, what the official wheel has and it lacks.
     """
     rows: dict[str, dict[str, list[list[str]]]] = {}
-    for place in official.PLATFORMS:
+    for place in official_wheels.PLATFORMS:
         for name in catalog.architectures().architectures:
             sm = int(name.removeprefix("sm"))
             try:

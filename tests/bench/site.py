@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.table import Table
 
-from farm.index.backends import DirectoryStore
+from farm.index.directory import DirectoryStore
 from farm.site.files import Contents, site_files, write
 from tests.unit.site.test_pages import many, source, words
 

@@ -24,12 +24,12 @@ from queue import SimpleQueue
 from urllib.parse import urlsplit
 
 from farm.index import pages
-from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.layout import CATALOGUE
 from farm.index.pages import CATALOGUE_TYPE, parse_catalogue
 from farm.index.publish import check_store
 from farm.index.s3 import S3Store
+from farm.index.store_urls import open_store
 from farm.index.stores import Store, swap
 from tests.faults.publisher import GROUP
 from tests.indexes.wheels import build_wheel

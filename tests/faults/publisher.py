@@ -21,8 +21,8 @@ from boto3.s3.transfer import TransferConfig
 
 from farm.base.errors import FarmError
 from farm.index import s3
-from farm.index.backends import open_store
 from farm.index.publish import publish
+from farm.index.store_urls import open_store
 
 GROUP = "sm35-avx"
 

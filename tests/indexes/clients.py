@@ -17,9 +17,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.publish import check_store
+from farm.index.store_urls import open_store
 from tests.indexes.fixtures import publish_wheel
 from tests.indexes.wheels import build_wheel
 from tests.servers import static

@@ -6,8 +6,8 @@ import boto3
 import botocore.session
 import pytest
 
-from farm.index.backends import open_store
 from farm.index.publish import check_store
+from farm.index.store_urls import open_store
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers import moto
 

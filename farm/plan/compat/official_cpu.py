@@ -5,11 +5,12 @@ The page's `answers.js` has the same rules over `facts`.
 
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from farm import catalog
 from farm.catalog import number
-from farm.plan.compat.official import PYTORCH_INDEX, Question, faults_text
+from farm.plan.compat.answer import Answer, Question
+from farm.plan.compat.official_wheels import PYTORCH_INDEX, faults_text
 
 
 @dataclass(frozen=True)
@@ -24,52 +25,11 @@ class CpuWheel:
 
 
 @dataclass(frozen=True)
-class CpuAnswer:
-    """The best wheel for the CPU of a machine.
-
-    Attributes:
-        wheel: The wheel; None where the catalogue has none for the platform or the release.
-        problem: Why it does not run there.
-        newer: Why no newer one runs there.
-        but: What to know before it is used.
-        unknown: Why there is no answer.
-    """
+class CpuAnswer(Answer):
+    """The best wheel for the CPU of a machine; `newer`: why no newer one runs there."""
 
     wheel: CpuWheel | None
-    problem: str | None = None
     newer: str | None = None
-    but: tuple[str, ...] = ()
-    unknown: str | None = None
-
-    @property
-    def runs(self) -> bool:
-        return self.wheel is not None and self.problem is None
-
-    @property
-    def verdict(self) -> Literal["yes", "no", "not known"]:
-        if self.unknown:
-            return "not known"
-        return "yes" if self.runs else "no"
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer with the fields that one about cards has."""
-        wheel = self.wheel
-        return {
-            "runs": self.runs,
-            "verdict": self.verdict,
-            "torch": wheel.torch if wheel else None,
-            "cuda": None,
-            "pip": wheel.pip if wheel else None,
-            "pythons": list(wheel.pythons) if wheel else [],
-            "glibc": wheel.glibc if wheel else None,
-            "drivers": None,
-            "lost": [],
-            "problem": self.problem,
-            "update": None,
-            "without": [],
-            "but": list(self.but),
-            "unknown": self.unknown,
-        }
 
 
 @cache
@@ -122,22 +82,33 @@ def best(question: Question) -> CpuAnswer:
     Returns:
         The newest wheel that runs; where none does, the newest one and what is against it.
     """
-    candidates = [
-        wheel
-        for wheel in wheels()
-        if wheel.platform == question.platform and question.torch in (None, wheel.torch)
-    ]
+    candidates = []
+    for wheel in wheels():
+        if wheel.platform == question.platform and question.torch in (None, wheel.torch):
+            candidates.append(wheel)
     end = _end(question.platform)
-    if not candidates and end:
-        return CpuAnswer(None, problem=end)
     if not candidates:
-        wheel_text = f"torch {question.torch}" if question.torch else "wheel for the CPU"
-        return CpuAnswer(None, unknown=f"the catalogue has no {wheel_text} for {question.platform}")
-    problems = [_problem(wheel, question) for wheel in candidates]
-    running = problems.index(None) if None in problems else 0
-    wheel = candidates[running]
-    newer = problems[0] if running else end
-    return CpuAnswer(wheel, problems[running], newer, _caveats(wheel, question))
+        return _no_wheel(question, end)
+    # The newest first: what is against it is why the one that runs is no newer.
+    newer = end
+    for wheel in candidates:
+        problem = _problem(wheel, question)
+        if problem is None:
+            return CpuAnswer(wheel, but=_caveats(wheel, question), newer=newer)
+        if wheel is candidates[0]:
+            newer = problem
+    newest = candidates[0]
+    return CpuAnswer(newest, problem=newer, but=_caveats(newest, question), newer=end)
+
+
+def _no_wheel(question: Question, end: str | None) -> CpuAnswer:
+    """The answer where the catalogue has no wheel for the platform, or not of the release."""
+    if end:
+        return CpuAnswer(None, problem=end)
+    subject = "wheel for the CPU"
+    if question.torch:
+        subject = f"torch {question.torch}"
+    return CpuAnswer(None, unknown=f"the catalogue has no {subject} for {question.platform}")
 
 
 def _end(platform: str) -> str | None:

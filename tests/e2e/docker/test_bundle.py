@@ -68,7 +68,7 @@ def carried(rendered: tuple[Farm, Path]) -> tuple[Farm, Path]:
     return farm, folder / "out"
 
 
-def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, tmp_path):
+def test_the_main_job_continues_with_a_wheel_built_elsewhere(carried, tmp_path):
     farm, out = carried
     result = farm.run("submit", *CPU, "--from-bundle", str(out), "--json", **NO_DOCKER)
     assert result.returncode == 0, result.stderr

@@ -8,7 +8,7 @@ import docker
 import pytest
 
 from farm.base.project import LOCAL
-from farm.cli.clean import Leftover, remove_from_docker
+from farm.cli.clean_engines import Leftover, remove_from_docker
 from farm.cli.main import main
 from farm.engines.images import PROJECT_LABEL
 from farm.plan.settings import Settings
@@ -104,7 +104,7 @@ def test_images_and_trees_of_other_projects_stay(place):
     assert place.left() == {others, used, foreign}
 
 
-def test_a_compiler_cache_goes_when_that_is_asked_for(place):
+def test_a_compiler_cache_is_removed_on_request(place):
     mine, others = (f"farm-ccache-{project}-{place.mark}" for project in (place.ours, "f" * 16))
     place.volumes += [place.client.volumes.create(name).name for name in (mine, others)]
     place.clean()
@@ -119,7 +119,7 @@ def test_a_run_that_is_under_way_keeps_its_image_and_tree(place):
     assert place.left() == {image, tree}
 
 
-def test_a_container_that_a_killed_controller_left_goes_with_its_image_and_tree(place):
+def test_a_container_of_a_killed_controller_is_removed_with_its_image_and_tree(place):
     image = place.image("mine", place.ours)
     place.run(ended=True, image=image)
     place.clean("--older-than", "1d")

@@ -104,7 +104,7 @@ def test_an_emulated_sandy_bridge_ran_the_wheel(finished, emulator):
     )
 
 
-def test_the_reports_are_kept_in_the_index_beside_the_record(finished):
+def test_the_reports_are_kept_in_the_index_with_the_record(finished):
     farm, document = finished
     name = Path(document["wheel"]).name
     assert (farm.index / "records" / f"{name}.json").exists()

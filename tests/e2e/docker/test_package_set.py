@@ -12,7 +12,7 @@ from tests.companion import add_addon, add_companion
 SET = ["--variant", "cpu-avx-py311", "--package", "addon", "companion", "torch"]
 
 
-def test_a_set_is_built_in_order_and_goes_on_where_it_failed(farm, tmp_path):
+def test_a_set_is_built_in_order_and_resumed_where_it_failed(farm, tmp_path):
     add_companion(farm.project)
     add_addon(farm.project)
     setup = farm.project / "recipes/companion/src/setup.py"

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from farm.base.errors import InfrastructureError
-from farm.index.backends import open_store
 from farm.index.check import check
+from farm.index.store_urls import open_store
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers.buckets import make_bucket
 

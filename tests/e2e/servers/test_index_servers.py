@@ -12,9 +12,9 @@ import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import s3
-from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.publish import NameTakenError, check_store, publish
+from farm.index.store_urls import open_store
 from tests.faults import campaign
 from tests.faults.publisher import GROUP
 from tests.servers import others

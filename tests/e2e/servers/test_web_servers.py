@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.public import check_public
 from farm.index.reader import open_reader
 from farm.index.signatures import set_keys, sign, verify_index
+from farm.index.store_urls import open_store
 from farm.index.variants import properties, publish_variant, published, variant_json
 from farm.wheel.rewrite import label_wheel
 from tests.indexes.keys import write_key

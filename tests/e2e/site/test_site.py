@@ -19,8 +19,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.publish import publish
+from farm.index.store_urls import open_store
 from farm.site.files import Contents, SiteSource, site_files
 from farm.site.wheels import Wheel
 from tests.indexes.wheels import build_wheel

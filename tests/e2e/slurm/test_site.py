@@ -83,7 +83,7 @@ def second_user(cluster, monkeypatch):
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=":")
 
 
-def test_a_second_user_is_told_that_the_folder_is_the_firsts(cluster, tree, second_user):
+def test_a_second_user_learns_that_the_folder_belongs_to_the_first(cluster, tree, second_user):
     assert (cluster.shared / "jobs").stat().st_uid == NOBODY
     with pytest.raises(InfrastructureError, match="Permission denied") as caught:
         engine_at(str(cluster.shared)).check_folder(1.0)

@@ -49,7 +49,7 @@ def end(engine: SlurmEngine, handle: str) -> Observation:
     )
 
 
-def test_a_job_that_somebody_else_cancels_is_cancelled(cluster, running, slurm_engine):
+def test_a_job_that_another_user_cancels_is_cancelled(cluster, running, slurm_engine):
     handle = running()
     cluster.command("scancel", cluster.id_of(handle))
     assert end(slurm_engine, handle).state == "cancelled"
@@ -94,7 +94,7 @@ def test_jobs_that_come_together_are_one_array_and_end_each_for_itself(cluster, 
             slurm_engine.release(handle)
 
 
-def test_a_time_limit_of_the_site_is_told_from_the_recipes(cluster, running):
+def test_a_time_limit_of_the_site_is_distinguished_from_the_recipes(cluster, running):
     engine = engine_at(str(cluster.shared), minutes=1)
     seen = end(engine, running(engine))
     assert (seen.state, seen.exit_code, seen.cause) == ("done", 124, Cause.SITE_LIMIT), seen

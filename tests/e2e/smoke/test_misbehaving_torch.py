@@ -68,7 +68,7 @@ def test_a_torch_that_hangs_at_the_end(smoke):
     assert answer.here["reason"] == f"did not finish in {limit} s"
 
 
-def test_a_fork_that_goes_on_as_the_probe_does_not_pass(smoke):
+def test_a_fork_that_continues_as_the_probe_does_not_pass(smoke):
     """The child returns from the import as if it were the parent, which dies."""
     answer = smoke("import os\nif os.fork():\n    os._exit(0)\n" + half("raise ValueError"))
     assert answer.here["outcome"] == "failed"

@@ -64,7 +64,7 @@ def closed():
 @pytest.mark.parametrize(
     "arguments", [("plan", *SELECT, "--json"), ("--help",), ("--version",)], ids=" ".join
 )
-def test_a_reader_that_goes_away_ends_a_command_quietly(arguments, unbuffered):
+def test_a_closed_pipe_ends_a_command_quietly(arguments, unbuffered):
     writer = closed()
     process = start(*unbuffered, "-m", "farm.cli.main", *arguments, stdout=writer)
     os.close(writer)
@@ -79,7 +79,7 @@ def test_what_prints_without_end_is_ended(body):
     assert ended(process) == (141, "")
 
 
-def test_errors_that_nobody_reads():
+def test_errors_with_standard_error_closed():
     writer = closed()
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "farm.cli.main", "status", "absent"]

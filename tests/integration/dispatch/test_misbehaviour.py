@@ -158,7 +158,7 @@ WHOLE = {"exit_code": 0, "timed_out": False, "out_of_memory": False, "stopped": 
         "large",
     ],
 )
-def test_a_report_that_is_none_is_no_verdict_and_ends_the_wait(manager, engine, exchange, report):
+def test_an_invalid_report_is_no_verdict_and_ends_the_wait(manager, engine, exchange, report):
     manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
     exchange.put("farm-x/report.json", report)
     seen = engine.observe("s")

@@ -174,7 +174,7 @@ def test_a_rate_limited_dispatch_was_not_done_and_is_sent_again(fake, engine, cl
 # -- a restarted controller --
 
 
-def test_a_restarted_controller_goes_on_with_the_handle(fake, engine, job, builder, clock):
+def test_a_restarted_controller_resumes_the_handle(fake, engine, job, builder, clock):
     handle = engine.submit(job())
     fake.take(int(handle), "linux-build")
     with closing(GithubApi(fake.url, REPOSITORY, TOKEN, sleep=clock)) as api:
@@ -282,7 +282,7 @@ def test_a_job_that_github_dropped_from_the_queue_is_lost(fake, engine, job, bui
         (["self-hosted"], "farm farm-1 build", 5 * 24 * 60, "done"),
     ],
 )
-def test_a_limit_of_githubs_is_told_from_a_persons_cancel(
+def test_a_time_limit_of_github_is_distinguished_from_a_cancel(
     fake, engine, job, builder, labels, title, minutes, state
 ):
     """GitHub records both as `cancelled`: a build at its limit was taken for a person's cancel."""

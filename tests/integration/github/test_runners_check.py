@@ -132,7 +132,7 @@ def test_protected_branches_alone_are_a_policy_too(fake, check):
     assert not fake.sent("GET", "deployment-branch-policies")
 
 
-def test_nobody_is_called_safe_whom_the_token_may_not_look_at(fake, check):
+def test_a_user_is_not_called_safe_when_the_token_may_not_look(fake, check):
     fake.faults["GET /repos/owner/farm/actions/permissions"] = [
         fake._error(403, "Resource not accessible")
     ] * 2

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import yaml
 
-from farm.cli import builds, runs
+from farm.cli import builds, status
 from farm.cli.main import main
 from farm.engines.github import GithubEngine
 from farm.plan.settings import load_settings
@@ -127,7 +127,7 @@ def test_a_token_of_too_narrow_scope_ends_the_run_and_says_which_right_it_lacks(
     assert needs in status["why"]
 
 
-def test_a_refused_token_ends_the_run_and_stands_nowhere(fake, dispatched, project, monkeypatch):
+def test_a_refused_token_ends_the_run_and_is_never_printed(fake, dispatched, project, monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "the-wrong-one")
     status = dispatched()
     assert status["exit_code"] == 2
@@ -199,7 +199,7 @@ def soon(check):
 
 
 def line(journal, run):
-    return runs.summary(journal, journal.run(run))
+    return status.summary(journal, journal.run(run))
 
 
 def test_what_github_keeps_queued_says_why_and_ends_when_it_is_cancelled(

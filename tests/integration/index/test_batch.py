@@ -10,12 +10,12 @@ import pytest
 
 from farm.base.errors import InfrastructureError
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.batch import in_folders, in_index, publish_all
 from farm.index.changes import record_event
 from farm.index.check import check
 from farm.index.publish import check_store
 from farm.index.records import PREDICATE, read_record
+from farm.index.store_urls import open_store
 from tests.indexes.recorder import Killed, Recorder, content, kill_at
 from tests.indexes.wheels import build_wheel
 

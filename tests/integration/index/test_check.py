@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
+from farm.index.store_urls import open_store
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from farm.cli.main import main
-from farm.index.backends import open_store
+from farm.index.store_urls import open_store
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
@@ -47,7 +47,7 @@ def test_what_is_broken_is_exit_code_6(check, tmp_path):
     assert check("reconcile") == (0, [])
 
 
-def test_what_pages_cannot_mend_is_told_after_reconcile_too(check, tmp_path):
+def test_findings_that_reconcile_cannot_mend_are_reported_after_it(check, tmp_path):
     (tmp_path / "index/whl/files" / FIRST).unlink()
     assert check()[0] == 6
     code, [problem] = check("reconcile")

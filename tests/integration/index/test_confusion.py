@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.index.backends import open_store
 from farm.index.pins import install_words, pins_of, root_and_group
 from farm.index.reader import open_reader
+from farm.index.store_urls import open_store
 from farm.smoke.environment import install, make_environment
 from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers.threads import answered_by

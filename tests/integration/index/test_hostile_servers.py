@@ -9,11 +9,11 @@ from tuf.api.metadata import Metadata
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.cli.main import main
 from farm.index import budget, s3
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
 from farm.index.reader import open_reader
 from farm.index.signatures import set_keys, sign, verify_index
+from farm.index.store_urls import open_store
 from tests.indexes.keys import write_key
 from tests.indexes.recorder import FIRST, GROUP
 from tests.servers.static import Handler as StaticHandler

@@ -12,12 +12,12 @@ import pytest
 from farm.base.errors import PublishRefusedError, UsageError
 from farm.cli.main import main
 from farm.index import pages
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
 from farm.index.layout import html_key, json_key, record_key
 from farm.index.reconcile import reconcile
 from farm.index.records import read_state
+from farm.index.store_urls import open_store
 from tests.indexes.recorder import FIRST, GROUP, SECOND, Killed, Recorder, kill_at
 
 THIRD = "canary-1.0+cu118.sm35.avx.2-py3-none-any.whl"

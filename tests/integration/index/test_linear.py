@@ -7,11 +7,11 @@ import pstats
 
 import pytest
 
-from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.publish import check_store
 from farm.index.reconcile import reconcile
 from farm.index.records import Record
+from farm.index.store_urls import open_store
 from tests.indexes.wheels import publish_wheel
 
 

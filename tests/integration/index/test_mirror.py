@@ -7,7 +7,6 @@ import pytest
 
 from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
 from farm.index.layout import wheel_key
@@ -16,6 +15,7 @@ from farm.index.pages import parse_page
 from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile
 from farm.index.signatures import set_keys, sign, verify_index
+from farm.index.store_urls import open_store
 from tests.indexes.keys import write_key
 from tests.indexes.recorder import FIRST, GROUP, OTHER, SECOND, Killed, Recorder, content, kill_at
 

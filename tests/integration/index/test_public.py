@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.public import check_public
 from farm.index.reader import open_reader
+from farm.index.store_urls import open_store
 from tests.indexes.recorder import FIRST, GROUP, OTHER
 from tests.servers.static import Handler as StaticHandler
 from tests.servers.threads import answered_by

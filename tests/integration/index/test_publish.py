@@ -16,10 +16,10 @@ import pytest
 
 import farm
 from farm.index import pages
-from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.layout import json_key
 from farm.index.publish import check_store
+from farm.index.store_urls import open_store
 from tests.indexes.recorder import FIRST, GROUP, SECOND, content, listed
 
 
@@ -106,7 +106,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from farm.index.publish import publish
-from farm.index.backends import open_store
+from farm.index.store_urls import open_store
 
 store = open_store(sys.argv[1])
 for path in map(Path, sys.argv[2:]):

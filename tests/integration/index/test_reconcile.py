@@ -7,11 +7,11 @@ import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
 from farm.index.reconcile import reconcile
 from farm.index.records import ForeignObjectError
+from farm.index.store_urls import open_store
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
@@ -125,7 +125,7 @@ def test_a_page_without_any_record_is_not_touched_and_check_says_so(index):
 
 
 @pytest.mark.parametrize("what", ["records", "events"])
-def test_nothing_follows_from_a_record_or_event_that_is_not_ours(index, what):
+def test_records_and_events_of_others_are_ignored(index, what):
     store, root = index
     victim = next(path for path in sorted((root / what).rglob("*.json")))
     victim.write_text("{}")

@@ -11,9 +11,9 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
-from farm.index.backends import open_store
 from farm.index.publish import check_store
 from farm.index.s3 import TRIES
+from farm.index.store_urls import open_store
 from tests.servers.threads import Handler, answered_by
 
 TEXT = "text/plain"
@@ -396,7 +396,7 @@ def test_a_store_that_refuses_true_conditions_is_refused(store):
 DATA = bytes(range(256)) * 10
 
 
-def test_a_read_that_is_cut_off_goes_on(store):
+def test_an_interrupted_read_is_resumed(store):
     """Of a wheel that is checked or copied; the transfer is boto3's."""
     store.create("whl/files/a.whl", DATA, content_type=TEXT)
     requests = []

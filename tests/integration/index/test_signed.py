@@ -16,11 +16,11 @@ from tuf.ngclient import Updater, UpdaterConfig
 from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.cli.main import main
 from farm.index import signatures as sign_module
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
 from farm.index.reader import open_reader
 from farm.index.signatures import TIMESTAMP, set_keys, sign, verify_index
+from farm.index.store_urls import open_store
 from tests.indexes.keys import write_key
 from tests.indexes.recorder import FIRST, GROUP, SECOND
 from tests.servers.static import serving
@@ -134,7 +134,7 @@ def test_every_page_that_is_tampered_with_or_gone_is_named(signed):
     "key",
     [f"whl/{GROUP}/simple/other/index.html", f"whl/{GROUP}/v1-json/other/index.json", "index.html"],
 )
-def test_a_page_that_nobody_signed_is_named(tmp_path, make_wheel, put, keys, key, over):
+def test_an_unsigned_page_is_named(tmp_path, make_wheel, put, keys, key, over):
     """The root page too: people copy their pip line from it."""
     store = open_store(str(tmp_path / "index"))
     put(store, make_wheel(FIRST))
@@ -151,7 +151,7 @@ def test_a_page_that_nobody_signed_is_named(tmp_path, make_wheel, put, keys, key
     assert lines == (f"{key}: no signature covers this page",)
 
 
-def test_a_group_that_nobody_signed_is_named_where_the_store_can_be_listed(signed):
+def test_an_unsigned_group_is_named_if_the_store_can_be_listed(signed):
     store, root = signed
     shutil.copytree(store.root / f"whl/{GROUP}", store.root / "whl/evil")
     lines = problems(store, root)
@@ -165,7 +165,7 @@ def test_a_group_that_nobody_signed_is_named_where_the_store_can_be_listed(signe
 @pytest.mark.parametrize(
     "what", [f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata", f"records/{FIRST}.json"]
 )
-def test_files_beside_pages_are_verified_too(signed, what):
+def test_files_next_to_pages_are_verified_too(signed, what):
     store, root = signed
     (store.root / what).write_bytes(b"other")
     assert problems(store, root, wheels=True) == (f"{what}: has other bytes than signed",)
@@ -204,7 +204,7 @@ def test_a_stranger_trusts_nothing(signed, tmp_path, keys):
         problems(store, flipped)
 
 
-def test_an_older_index_is_refused_by_whoever_saw_a_newer_one(
+def test_a_client_that_saw_a_newer_index_refuses_an_older_one(
     signed, tmp_path, make_wheel, put, keys
 ):
     store, root = signed

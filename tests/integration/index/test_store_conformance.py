@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import InfrastructureError, UsageError
-from farm.index.backends import DirectoryStore, open_store
+from farm.index.directory import DirectoryStore
 from farm.index.publish import check_store
+from farm.index.store_urls import open_store
 from farm.index.stores import Stat
 
 TEXT = "text/plain"
@@ -170,7 +171,7 @@ def test_a_large_page_comes_back_whole(store):
     assert store.replace("whl/index.html", page, first.etag, content_type=TEXT) is False
 
 
-def test_a_file_tells_how_far_it_is(store, tmp_path):
+def test_progress_of_a_file_is_reported(store, tmp_path):
     source = tmp_path / "source"
     source.write_bytes(b"x" * 3_000_000)
     progress = []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.check import check
+from farm.index.store_urls import open_store
 from farm.index.variants import ROOT
 from tests.indexes.clients import clean
 from tests.integration.index.test_variants import whole_wheel
@@ -111,7 +111,7 @@ def test_a_copy_needs_its_wheel_in_the_index(tmp_path, monkeypatch, capsys):
     assert "was removed: secret" in capsys.readouterr().err
 
 
-def test_what_somebody_changed_in_the_tree_is_named_and_repaired(tmp_path, monkeypatch):
+def test_changed_files_of_the_tree_are_named_and_repaired(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     index = index_of(tmp_path, OLD, NEW)
     command = ["index", "check", "--index", str(index)]

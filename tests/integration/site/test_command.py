@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
+from farm.index.store_urls import open_store
 from farm.plan.settings import load_settings
 from farm.run.smoke import keep_report
 from farm.run.workspace import Watcher, Workspace
@@ -29,7 +29,7 @@ def project_with(folder, *channels):
     return folder
 
 
-def test_a_test_that_belongs_to_no_run_is_told(tmp_path, put_into):
+def test_a_test_record_without_a_run_is_reported(tmp_path, put_into):
     """As `farm smoke` and a submit of what is published make it; and a run's own, after its folder
     was cleaned.
     """
@@ -150,7 +150,7 @@ def test_the_pages_of_a_copy_keep_the_addresses_of_the_index(site, tmp_path, cap
     assert (target / page).read_bytes() == (index / page).read_bytes()
 
 
-def test_check_names_a_catalogue_that_is_gone_beside_pages_for_people(site, capsys):
+def test_check_names_a_missing_catalogue_of_the_pages_for_people(site, capsys):
     run, index = site
     (index / "catalog.json").unlink()
     assert run("index", "check") == 1

@@ -52,7 +52,7 @@ def python(tmp_path):
     return make_environment(tmp_path / "env", Path(sys.executable))
 
 
-def test_a_wheel_of_another_machine_goes_into_a_folder(tmp_path, python):
+def test_a_wheel_for_another_machine_is_installed_into_a_folder(tmp_path, python):
     """The newest that its Python and glibc take."""
     index = tmp_path / "index"
     for version, tag in (("1", "py3-none-any"), ("2", "cp39-abi3-manylinux_2_17_aarch64")):
@@ -193,7 +193,7 @@ def test_a_password_in_the_address_is_not_shown(tmp_path, index, python):
     assert "s3cret" not in f"{caught.value}{caught.value.hint}{(tmp_path / 'pip.log').read_text()}"
 
 
-def test_an_authority_that_nobody_knows_is_named(tmp_path, python, monkeypatch):
+def test_an_unknown_certificate_authority_is_named(tmp_path, python, monkeypatch):
     monkeypatch.setenv("PIP_RETRIES", "0")
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

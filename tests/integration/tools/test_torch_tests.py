@@ -35,7 +35,7 @@ def test_c_has_0(): assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 """
 CHILDREN = """\
 import os
-def test_the_child_goes_on_and_fails():
+def test_the_child_continues_and_fails():
     child = os.fork()
     assert child
     os.waitpid(child, 0)
@@ -167,7 +167,7 @@ def test_a_child_that_a_test_forked_reports_nothing(tool):
     done, outcomes = tool(
         selection=[{"file": "test_children", "every": 1}], timeout_s={"test_children": 1800}
     )
-    assert outcomes == {"test_the_child_goes_on_and_fails": "passed"}
+    assert outcomes == {"test_the_child_continues_and_fails": "passed"}
     assert done.returncode == 0
 
 

@@ -83,7 +83,7 @@ def test_the_wheels_that_libraries_need_are_required(repaired, compiled, wheels,
     assert repaired(compiled, wheels, opens)[0] == [wheel.requirement for wheel in needed]
 
 
-def test_every_library_beside_one_that_needs_them_finds_them_and_vendored_ones_keep_theirs(
+def test_libraries_in_the_folder_of_their_user_are_found_and_vendored_ones_keep_their_runpath(
     repaired, compiled
 ):
     assert repaired(compiled, [JIT, SPARSE])[1] == {

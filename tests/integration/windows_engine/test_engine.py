@@ -127,7 +127,7 @@ def test_a_cancelled_build_ends(engine, job):
     assert (observed.state, observed.cause) == ("done", Cause.KILLED)
 
 
-def test_a_controller_that_comes_later_goes_on_with_the_container(served, job, engine, tmp_path):
+def test_a_later_controller_resumes_the_container(served, job, engine, tmp_path):
     handle = engine.submit(job())
     later = DockerEngine(connect(served[0]))
     observed = follow(later, handle, tmp_path / "build.log", Watcher())

@@ -10,7 +10,7 @@ from farm import catalog
 from farm.base import yamlfile
 from farm.base.yamlfile import load
 from farm.catalog import models, number
-from farm.plan.compat import official
+from farm.plan.compat import other_makers
 from farm.plan.variant import PYTHONS
 from tools import refresh_catalogue
 
@@ -43,7 +43,7 @@ def test_every_fact_has_a_source_and_every_source_a_fact(name):
 def test_every_row_names_a_source_of_its_file():
     for file, rows in (
         (catalog.official(), catalog.official().wheels),
-        (official.makers(), official.makers().makers),
+        (other_makers.makers(), other_makers.makers().makers),
     ):
         assert {row.source for row in rows} <= set(file.sources)
 

@@ -12,8 +12,8 @@ from farm import catalog
 from farm.base.errors import UsageError
 from farm.catalog import gpus
 from farm.catalog.gpus import ptx_compiles, sass_runs
-from farm.plan.compat import official
-from farm.plan.compat.official import Question
+from farm.plan.compat import official, official_wheels, other_makers
+from farm.plan.compat.answer import Question
 from farm.plan.compat.rules import check
 from farm.plan.compat.stack import Stack, parse_driver
 from farm.plan.variant import Variant
@@ -137,7 +137,9 @@ def test_a_driver_that_suits_no_wheel_is_named():
 def test_windows_wheels_of_the_python_index_are_for_cpus():
     assert pip(ask(86, "windows-x86_64", "2.8.0")).endswith("whl/cu129")
     assert all(
-        each.index != "pypi" for each in official.wheels() if each.platform == "windows-x86_64"
+        each.index != "pypi"
+        for each in official_wheels.wheels()
+        if each.platform == "windows-x86_64"
     )
 
 
@@ -253,12 +255,14 @@ def test_other_makers_are_named_with_what_they_lack():
     """conda-forge's recipe/build.sh for CUDA 11.8 begins at 3.5; it was removed on 2024-11-22, at
     2.5.1.
     """
-    found = {row.maker: row for row in official.others(Question((35,), LINUX))}
+    found = {row.maker: row for row in other_makers.others(Question((35,), LINUX))}
     assert (found["conda-forge"].torch, found["conda-forge"].cuda) == ("2.5.1", "11.8")
-    assert "cuda_arch=35 " in official.install(found["Spack"], Question((35,), LINUX))
+    assert "cuda_arch=35 " in other_makers.install(found["Spack"], Question((35,), LINUX))
     assert all(row.unconfirmed for row in found.values())
-    assert official.others(Question((35,), "windows-x86_64")) == []
-    assert "NVIDIA for Jetson" in {row.maker for row in official.others(Question((87,), AARCH64))}
+    assert other_makers.others(Question((35,), "windows-x86_64")) == []
+    assert "NVIDIA for Jetson" in {
+        row.maker for row in other_makers.others(Question((87,), AARCH64))
+    }
 
 
 @pytest.mark.parametrize(("name", "sm", "machine"), CASES["the_machine_that_a_card_is_in"])
@@ -317,6 +321,16 @@ def test_known_security_faults_of_a_release_are_said(torch, faults):
     assert said == faults
 
 
+def test_a_patch_that_is_named_after_a_fault_mends_it():
+    patch = ["patches/0004-CVE-2026-24747.patch"]
+    assert official_wheels.faults_text("2.6.0", patch) == "patched by the recipe: CVE-2026-24747"
+    old = official_wheels.faults_text("2.5.1", patch)
+    assert "can run code: CVE-2025-32434; fixed in torch 2.6.0; patched by" in old
+    assert "patched" not in official_wheels.faults_text(
+        "2.6.0", ["patches/0001-mkl-fft-strides.patch"]
+    )
+
+
 def test_an_old_glibc_gets_the_last_release_for_it_and_why_not_a_newer_one():
     question = Question((70,), LINUX, glibc="2.17")
     answer = official.best(question)
@@ -336,13 +350,13 @@ def test_a_cpu_that_upstream_does_not_test_is_a_caveat(cpu, said):
     ("sm", "word"), [(52, "Maxwell"), (61, "Pascal"), (70, "Volta"), (75, None), (35, None)]
 )
 def test_the_end_of_upstreams_wheels_for_a_card(sm, word):
-    end = official.end_of_support(sm)
+    end = official_wheels.end_of_support(sm)
     assert (end is not None and word in end.text) if word else end is None
 
 
 def test_the_announcement_for_pascal_is_not_voltas():
-    assert "Pascal" in official.left_behind("2.11.0", "12.8", 61).text
-    assert "Volta" in official.left_behind("2.11.0", "12.8", 70).text
+    assert "Pascal" in official_wheels.left_behind("2.11.0", "12.8", 61).text
+    assert "Volta" in official_wheels.left_behind("2.11.0", "12.8", 70).text
 
 
 @pytest.mark.parametrize(
@@ -378,10 +392,10 @@ def test_a_full_card_name_needs_no_question(name, sm):
         (86, ["mjun0812/flash-attention-prebuild-wheels", "PozzettiAndrea/cuda-wheels"]),
     ],
 )
-def test_makers_of_what_cards_need_beside_torch(sm, makers):
-    assert [row.maker for row in official.makers_beside(Question((sm,), LINUX))] == makers
+def test_makers_of_other_packages_that_cards_need(sm, makers):
+    assert [row.maker for row in other_makers.makers_beside(Question((sm,), LINUX))] == makers
 
 
 def test_orin_with_jetpack_6_is_served_by_others():
-    makers = [row.maker for row in official.others(Question((87,), "linux-aarch64"))]
+    makers = [row.maker for row in other_makers.others(Question((87,), "linux-aarch64"))]
     assert {"conda-forge for Jetson", "Jetson AI Lab"} <= set(makers)

@@ -83,7 +83,7 @@ def test_the_document_is_that_of_a_card(official):
     assert document["own"][0]["words"].startswith("--variant cpu-avx-py311")
 
 
-def test_an_intel_mac_is_told_its_last_release(capsys):
+def test_an_intel_mac_is_offered_its_last_release(capsys):
     words = ["--variant", "cpu-avx2-py311", "--platform", "macos"]
     assert main(["--project", str(PROJECT), "why", *words]) == 3
     said = " ".join(capsys.readouterr().out.split())

@@ -213,7 +213,7 @@ def test_a_driver_as_people_name_it(why, driver):
     ) == (3, True)
 
 
-def test_a_card_beside_arm_cores_gets_the_wheel_for_arm(why):
+def test_a_card_of_an_arm_machine_gets_the_wheel_for_arm(why):
     """The x86 index page of torch 2.9.1 has a wheel of the same name for CPUs alone on Arm."""
     code, output = why("--official", "--gpu", "NVIDIA GB10", "--torch", "2.9.1")
     assert (
@@ -271,7 +271,7 @@ def test_the_document_about_pytorchs_own_wheel(why, card):
     assert (found["no_variant"] is not None) == (card == "GTX 580")
 
 
-def test_the_cores_beside_the_gpu_of_a_jetson_nano_are_older_than_every_level(why):
+def test_the_cores_of_a_jetson_nano_are_older_than_every_level(why):
     """Cortex-A57: LSE atomics, which -march=armv8.2-a uses, are an illegal instruction there."""
     code, output = why("--variant", "sm53-armv8_2-py311", "--json")
     assert (code, "Armv8.0" in rules(output.out)["gpu-machine"]["text"]) == (3, True)

@@ -212,7 +212,7 @@ def test_a_bundle_builds_as_the_calling_user_and_leaves_the_wheel(made, plan, tm
     assert "unpacking" not in run(dest, "--out", tmp_path / "again").stdout
 
 
-def test_a_failed_build_is_tried_again_only_when_told_to(make, tmp_path, entered):
+def test_a_failed_build_is_retried_only_on_request(make, tmp_path, entered):
     dest, _ = make(code=3)
     for arguments in ((), (), ("--retry",)):
         done = run(dest, *arguments)
@@ -465,7 +465,7 @@ def test_the_setting_that_refuses_a_namespace_is_named(tmp_path, setting, value)
     )
 
 
-def test_a_machine_without_user_namespaces_is_told_from_others_within_a_second(made, entered):
+def test_missing_user_namespaces_are_detected_within_a_second(made, entered):
     """The limit counts in each namespace: in one of its own anybody sets it to 0."""
     dest, _ = made
     limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.cli.clean import Limits, volume_limit, volumes_of
+from farm.cli.clean_engines import Limits, volume_limit, volumes_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
 from farm.run.journal import Journal
@@ -143,9 +143,7 @@ def of(folder):
     )
 
 
-def test_a_wheel_that_is_in_no_index_and_the_log_of_a_failure_stay_unless_told(
-    project, capsys, ended
-):
+def test_prune_keeps_unpublished_wheels_and_logs_of_failures_by_default(project, capsys, ended):
     """The only copy of the wheel of a run with --no-publish went without a question."""
     unpublished, failed = ended("b" * 64, "success"), ended("c" * 64, "failure", wheel=False)
     published, untested = (
@@ -182,7 +180,7 @@ def test_clean_asks_in_a_terminal(project, answer, removes):
     assert (files(project) != before) is removes
 
 
-def test_a_hosts_compiler_cache_stays_unless_told(project, capsys):
+def test_prune_keeps_a_hosts_compiler_cache_by_default(project, capsys):
     host = project / "artifacts/host"
     for name in (
         "farm/src/a.o",
@@ -315,7 +313,7 @@ def test_the_logs_of_a_failure_are_as_old_as_the_run(project, capsys, retention,
     assert str(folder) in what(clean(project, capsys, "--dry-run"))
 
 
-def test_an_age_that_is_none_is_refused_by_its_key(project, capsys, retention):
+def test_an_invalid_age_is_refused_by_its_key(project, capsys, retention):
     retention("{caches: 30 days}")
     assert main(["--project", str(project), "clean"]) == 2
     assert "retention.caches" in capsys.readouterr().err

@@ -116,7 +116,7 @@ Caused by:
 """As cargo 1.95 prints it in a network namespace without a network (`unshare -n cargo build`)."""
 
 
-def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
+def test_a_build_that_fetches_gets_no_advice_about_its_network():
     found = failures.read(CARGO.splitlines(), build=True)
     assert found.lines[0].startswith("error: failed to get `archery`")
     assert "a build has no network" in found.advice
@@ -148,7 +148,7 @@ def test_a_package_of_rust(log, cause):
     assert cause in (found.cause or "")
 
 
-def test_a_build_that_wants_a_wheel_is_told_where_wheels_come_from():
+def test_the_error_for_a_missing_wheel_says_where_wheels_come_from():
     log = ["ERROR: No matching distribution found for cppy>=1.2.0"]
     assert "build_requires" in failures.read(log, build=True).advice
     assert "no network" in failures.read(log, build=True).advice

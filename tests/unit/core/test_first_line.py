@@ -34,7 +34,7 @@ def test_plan_says_nothing_of_upstream_where_its_wheel_does_not_do(capsys, words
     assert "PyTorch's own wheel of" not in capsys.readouterr().out
 
 
-def test_submit_of_a_needless_build_wants_to_be_told(capsys):
+def test_submit_of_a_needless_build_asks_first(capsys):
     assert main(["submit", "--variant", "sm61-avx2-py311"]) == 2
     output, errors = capsys.readouterr()
     assert PIP in errors
@@ -42,7 +42,7 @@ def test_submit_of_a_needless_build_wants_to_be_told(capsys):
     assert output == ""
 
 
-def test_a_machine_without_a_card_is_told_of_the_wheel_for_cpus(capsys):
+def test_a_machine_without_a_card_is_offered_the_wheel_for_cpus(capsys):
     assert main(["plan", "--variant", "cpu-avx2-py311"]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("PyTorch's own wheel of torch ")
@@ -50,7 +50,7 @@ def test_a_machine_without_a_card_is_told_of_the_wheel_for_cpus(capsys):
     assert second.strip().endswith("--index-url https://download.pytorch.org/whl/cpu")
 
 
-def test_submit_of_a_pattern_with_needless_builds_wants_to_be_told(capsys):
+def test_submit_of_a_pattern_with_needless_builds_asks_first(capsys):
     """sm35 has no wheel of PyTorch's own, sm61 has one."""
     assert main(["submit", "--variant", "sm35-avx2-py311", "--variant", "sm61-avx2-py311"]) == 2
     output, errors = capsys.readouterr()
@@ -63,7 +63,7 @@ def test_submit_of_a_pattern_with_needless_builds_wants_to_be_told(capsys):
 
 def test_a_pattern_of_a_named_channel_is_not_asked_about(capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr("farm.cli.builds.confirm", lambda *_: bool(asked.append(1)))
+    monkeypatch.setattr("farm.cli.submit.confirm", lambda *_: bool(asked.append(1)))
     words = ["submit", "--variant", "sm60-avx2-py3*", "--variant", "sm61-avx2-py311"]
     main([*words, "--channel", "legacy-2.14.1"])
     assert "PyTorch's own" not in capsys.readouterr().err

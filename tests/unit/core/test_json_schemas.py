@@ -46,7 +46,7 @@ ROWS = TESTS / "integration/index/test_json_documents.py"
 @pytest.mark.parametrize(
     "command", sorted(file.name.removesuffix(".schema.json") for file in FOLDER.iterdir())
 )
-def test_what_the_command_prints_is_held_to_its_schema_somewhere(command):
+def test_the_output_of_each_command_is_checked_against_its_schema(command):
     files = [file for file in TESTS.rglob("test_*.py") if file != Path(__file__)]
     held = {name for file in files for name in re.findall(HELD, file.read_text())}
     held |= set(re.findall(r"\(\s*\"([a-z ]+)\",", ROWS.read_text()))

@@ -146,7 +146,7 @@ def test_where_there_is_no_log_nothing_is_started(logged, tmp_path):
     assert (code, "no program was not started" in output) == (9, True)
 
 
-def test_a_full_disk_is_said_once_and_the_program_goes_on(logged):
+def test_a_full_disk_is_reported_once_and_the_program_continues(logged):
     code, output, _ = logged(
         sys.executable, "-uc", "print(1); print(2); raise SystemExit(3)", target="/dev/full"
     )

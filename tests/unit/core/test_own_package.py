@@ -160,7 +160,7 @@ def test_a_package_without_device_code_promises_none(own):
     assert (list(plan.verify.sass), list(plan.verify.ptx)) == ([35], [35])
 
 
-def test_the_projects_own_recipe_stands_before_the_farms(own):
+def test_the_projects_recipe_takes_precedence_over_the_farms(own):
     folder = own / "recipes" / "canary"
     folder.mkdir()
     text = (own / "recipes" / "hello" / "recipe.yaml").read_text()

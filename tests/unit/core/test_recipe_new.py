@@ -1,6 +1,7 @@
 """`farm recipe new`: what a recipe says of sources that nobody ran."""
 
 import io
+import subprocess
 import tarfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -160,10 +161,80 @@ def test_a_library_that_the_build_asks_for_is_a_package_of_debian(project, sourc
     assert set(written(project)["apt"]) - set(HINTS["apt"]) == {"libtbb-dev"}
 
 
-def test_a_build_for_its_own_cpu_is_a_note(project, source, capsys):
+def test_a_build_for_its_own_cpu_is_corrected(project, source, capsys, tmp_path):
     """annoy's first build was refused by verify, minutes later."""
-    assert new(project, source(**{"setup.py": "extra_compile_args = ['-march=native']\n"})) == 0
-    assert "note: the build compiles for the CPU of the machine" in capsys.readouterr().out
+    setup = "extra_compile_args = ['-march=native']  # -march=native\n"
+    files = {"setup.py": setup, "cmake/own flags.cmake": "add_compile_options(-march=native)\n"}
+    where = Path(source(**files, **{"README.md": "-march=native"}))
+    assert new(project, str(where)) == 0
+    said = capsys.readouterr().out
+    assert "note: setup.py and cmake/own flags.cmake: -march=native, code for the CPU" in said
+    (script,) = project.glob("recipes/*/job/prepare.sh")
+    subprocess.run(["bash", script], cwd=where, check=True)
+    assert "native" not in (where / "setup.py").read_text().partition("#")[0]
+    assert (where / "cmake/own flags.cmake").read_text() == "add_compile_options(-mtune=generic)\n"
+    assert (where / "README.md").read_text() == "-march=native"
+
+
+def test_a_builds_own_switch_against_its_own_cpu_is_taken(project, source, capsys):
+    setup = "if not os.environ.get('FAST_NO_NATIVE'):\n    flags = ['-march=native']\n"
+    assert new(project, source(**{"pyproject.toml": ABOUT, "setup.py": setup})) == 0
+    assert written(project)["env"] == {"FAST_NO_NATIVE": "1"}
+    assert not list(project.glob("recipes/*/job"))
+    assert "-march=native" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "needed"),
+    [
+        (["fast/_fast.pyx"], True),
+        (["fast/_fast.pyx", "fast/_other.c"], True),
+        (["fast/_fast.pyx", "fast/_fast.c"], False),
+        (["fast/_fast.pyx", "fast/_fast.cpp"], False),
+        (["tests/ext.pyx", "core.c"], False),
+    ],
+)
+def test_files_of_cython_without_their_c_need_cython(names, needed):
+    """frozenlist's own build backend asks for it while it runs."""
+    kind = PackageKind(Tree("x", tuple(names), lambda _name: b""))
+    assert kind.needs_cython == needed
+
+
+ASKS = "#include <cpuid.h>\nint has(void) { return __get_cpuid_max(0, 0); }\n"
+TARGET = '__attribute__((__target__("avx2"))) void fast(void) {}\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "dispatching"),
+    [
+        ({"core.c": ASKS + TARGET, "fast_thing/__init__.py": ""}, ["fast_thing/*.so"]),
+        ({"core.c": ASKS + TARGET, "src/fast_thing/__init__.py": ""}, ["fast_thing/*.so"]),
+        (
+            {
+                "core.c": "if (__builtin_cpu_supports(name)) run();",
+                "wide.c": "#include <immintrin.h>\n",
+                "fast.egg-info/top_level.txt": "_fast_thing\nfast_thing\n",
+                "fast_thing/__init__.py": "",
+            },
+            ["_fast_thing.cpython-*.so", "_fast_thing.abi3.so", "fast_thing/*.so"],
+        ),
+        ({"core.c": ASKS, "fast_thing/__init__.py": ""}, None),
+        ({"core.c": TARGET, "fast_thing/__init__.py": ""}, None),
+        (
+            {"third_party/x.c": ASKS + TARGET, "core.c": "", "fast_thing/__init__.py": ""},
+            None,
+        ),
+    ],
+    ids=["both", "in src", "a module beside it", "asks alone", "flags alone", "another's code"],
+)
+def test_code_that_chooses_by_the_cpu_is_in_the_recipe(project, source, capsys, files, dispatching):
+    """xxhash, pybase64 and zstandard were refused by verify at their first submit."""
+    assert new(project, source(**{"pyproject.toml": ABOUT, **files})) == 0
+    assert written(project)["smoke"]["imports"] == ["fast_thing"]
+    assert written(project).get("verify", {}).get("dispatching") == dispatching
+    assert ("note: its code asks the CPU" in capsys.readouterr().out) == bool(dispatching)
+    plan = plan_of("cpu-avx-py311", "fast-thing", project=project)
+    assert list(plan.verify.dispatching) == (dispatching or [])
 
 
 def test_a_library_without_an_entry_is_a_note(project, source, capsys):
@@ -283,8 +354,13 @@ def test_requirements_are_those_of_pyproject_else_what_setup_imports(tmp_path):
         )
     ]
     assert requirements(tmp_path, **{"setup.py": "from Cython.Build import x\nimport numpy as np\n"})[0] == {
-        "setuptools", "wheel", "packaging>=24.2", "Cython", "numpy",
+        "setuptools", "wheel", "wheel>=0.46", "packaging>=24.2", "Cython", "numpy",
     }  # fmt: skip
+    old = '[build-system]\nrequires = ["setuptools<70"]\n'  # the newest wheel has no part for it
+    assert requirements(tmp_path, **{"pyproject.toml": old})[0] == {
+        "setuptools<70",
+        "packaging>=24.2",
+    }
     assert (
         "cmake>=3.29"
         in requirements(tmp_path, **{"CMakeLists.txt": "CMAKE_MINIMUM_REQUIRED( VERSION 3.29)"})[0]

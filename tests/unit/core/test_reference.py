@@ -40,7 +40,7 @@ def test_every_command_key_and_exit_code_is_there():
     assert set(ExitCode) <= set(EXITS)
 
 
-def test_extras_that_users_are_told_to_install_are_there():
+def test_the_extras_that_docs_name_exist():
     root = OUT.parents[2]
     there = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"

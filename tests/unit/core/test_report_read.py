@@ -115,3 +115,16 @@ def test_a_zip_that_is_no_report_is_refused(report, plan, tmp_path):
     )
     (tmp_path / "x.zip").write_bytes(b"PK")
     assert main(["report", "read", str(tmp_path / "x.zip")]) == 2
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_report_is_refused(tmp_path, capsys, method):
+    path = tmp_path / "farm-report.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("plan.json", bytes(range(256)) * 40)
+    content = bytearray(path.read_bytes())
+    begin = 30 + len("plan.json")  # the length of the header of a file
+    content[begin + 4 : begin + 40] = b"\xff" * 36  # 4: the header of LZMA data
+    path.write_bytes(content)
+    assert main(["report", "read", str(path)]) == 2
+    assert f"{path}: cannot be read" in capsys.readouterr().err

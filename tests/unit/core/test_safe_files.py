@@ -367,7 +367,7 @@ def test_results_are_not_written_where_a_group_may_write(tmp_path):
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give away"
 )
-def test_a_folder_of_somebody_else_is_refused(tmp_path):
+def test_a_folder_of_another_user_is_refused(tmp_path):
     place = tmp_path / "theirs"
     place.mkdir()
     os.chown(place, 4321, 4321)

@@ -126,7 +126,7 @@ def test_settings_are_read_again_when_the_file_has_changed(project):
 
 
 @pytest.mark.parametrize(("url", "ok"), CASES["a_token_goes_over_plain_http_to_this_machine_alone"])
-def test_a_token_goes_over_plain_http_to_this_machine_alone(url, ok):
+def test_a_token_is_sent_over_plain_http_only_to_this_machine(url, ok):
     given = {"api_url": url, "build": {}, "smoke": {}}
     if ok:
         assert Github.model_validate(given).api_url == url

@@ -281,7 +281,7 @@ def test_files_of_an_index_are_those_for_a_python(index):
     assert index_files("some-maths", "3.12") == {"x-1.tar.gz": "bb", "x-2.tar.gz": "aa"}
 
 
-def test_a_name_that_stands_escaped_in_the_index_is_found(index, cache):
+def test_a_name_that_is_escaped_in_the_index_is_found(index, cache):
     """As indexes write `!` of an epoch and `+` of a local version."""
     (index / "files/c-2!1.0+a.whl").write_bytes(b"wheel")
     (index / "simple/some-maths/index.html").write_text('<a href="/files/c-2%211.0%2Ba.whl">c</a>')
@@ -338,7 +338,7 @@ def test_a_folder_is_packed_the_same_whenever_it_is_packed(plan, cache, tmp_path
     assert gather(plan, cache, tmp_path / "two", mirror=None, line=print)[0].read_bytes() == one
 
 
-def test_a_source_beside_the_recipe_is_the_one_of_the_plan(plan, cache, tmp_path):
+def test_a_source_next_to_the_recipe_is_the_one_of_the_plan(plan, cache, tmp_path):
     other = plan.model_copy(update={"source": plan.source.model_copy(update={"digest": "0" * 64})})
     with pytest.raises(UsageError, match="changed since the plan was made"):
         gather(other, cache, tmp_path / "out", mirror=None, line=print)

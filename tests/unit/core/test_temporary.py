@@ -112,7 +112,7 @@ def make_old(folder):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows locks no folders")
-def test_what_a_killed_process_left_goes_with_the_next_one(tmp_path):
+def test_leftovers_of_a_killed_process_are_removed_by_the_next_one(tmp_path):
     killed, left = start(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     living, used = start(tmp_path, "sys.stdin.read()")
     try:

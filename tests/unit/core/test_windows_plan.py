@@ -7,7 +7,7 @@ from farm.plan.platforms.windows import windows_tools
 from tests.plans import plan_of
 
 
-def test_nvcc_is_told_to_keep_the_environment_of_the_toolset():
+def test_nvcc_keeps_the_environment_of_the_toolset():
     plan = plan_of("sm35-avx-py311", channel="kepler-2.0.1", platform="windows")
     assert plan.env["NVCC_APPEND_FLAGS"] == "--use-local-env"
 

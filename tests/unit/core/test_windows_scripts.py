@@ -496,7 +496,7 @@ def test_a_base_image_by_digest_is_not_named(monkeypatch):
         ("sm120-avx2-py311", "rtx50-windows", "/arch:AVX2 /D_DISABLE_CONSTEXPR_MUTEX_CONSTRUCTOR"),
     ],
 )
-def test_a_newer_toolset_is_told_to_make_wheels_for_older_runtimes(variant, channel, wanted):
+def test_a_newer_toolset_is_configured_for_older_runtimes(variant, channel, wanted):
     """microsoft/STL#4730: from 14.40 on; the C compiler knows no std::mutex."""
     plan = plan_of(variant, channel=channel, platform="windows")
     assert (plan.env["CXXFLAGS"], plan.env["CFLAGS"]) == (wanted, wanted.split()[0])

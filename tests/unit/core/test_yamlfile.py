@@ -183,7 +183,7 @@ def test_a_key_of_an_earlier_release_is_read_and_the_new_line_is_given(file, cap
     )
 
 
-def test_an_old_key_beside_the_new_one_is_a_key_that_appears_twice(file):
+def test_an_old_key_together_with_the_new_one_is_a_duplicate(file):
     file.write_text("machines:\n  one:\n    worker: m1\n    runner: m2\n")
     with pytest.raises(UsageError, match="key 'runner' appears twice"):
         load(file, Nested)

@@ -267,7 +267,7 @@ class TestChannels:
         assert "no channel offers sm37-avx2-py311" in found.warnings
 
 
-def test_levels_ask_for_what_the_compiler_is_told_to_use():
+def test_levels_require_what_the_compiler_flags_allow():
     """Each `-m` flag of the catalogue is a feature that the level needs, and the other way
     round.
     """

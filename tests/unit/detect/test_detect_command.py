@@ -11,9 +11,9 @@ import yaml
 
 from farm.cli.main import main, parser
 from farm.cli.selection import each_build, selectors_of
-from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.reader import KEY, WITHDRAWN
+from farm.index.store_urls import open_store
 from farm.machine.detect import choose
 from farm.machine.published import with_published
 from farm.plan.matrix import load_matrix
@@ -51,7 +51,7 @@ def test_the_projects_channels(on, capsys, tmp_path, name, expected):
     )
 
 
-def test_a_display_card_beside_a_k40_does_not_take_it_from_what_was_tested(on, capsys):
+def test_a_display_card_next_to_a_k40_does_not_change_the_tested_variant(on, capsys):
     on("k40-and-gtx1080ti")
     assert main(["--project", str(ROOT), "detect", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["recommendation"]

@@ -86,7 +86,7 @@ def test_the_example_of_every_architecture_is_found():
         assert sm in found, architecture.example
 
 
-def test_every_fact_has_a_source_and_no_name_stands_twice_in_a_group():
+def test_every_fact_has_a_source_and_no_name_is_in_a_group_twice():
     assert {group.source for group in gpus().groups} == set(gpus().sources)
     for group in gpus().groups:
         assert len(group.gpus) == len(set(group.gpus)), group

@@ -17,8 +17,8 @@ from farm.cli import plan as plan_command
 from farm.cli import runs as runs_commands
 from farm.cli.live_runs import LiveRuns
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.publish import publish
+from farm.index.store_urls import open_store
 from farm.plan.render import render
 from farm.run.build_job import cpu_seconds
 from farm.run.built_here import built_here

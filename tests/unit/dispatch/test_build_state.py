@@ -159,7 +159,7 @@ def test_a_build_that_has_ended_ends_the_run(
     assert made.exit_code == exit_code
 
 
-def test_an_error_of_this_machine_leaves_a_build_open_that_goes_on(
+def test_an_error_of_this_machine_leaves_the_running_build_open(
     engine, workspace, journal, plan, monkeypatch
 ):
     def full(*_words, **_more):

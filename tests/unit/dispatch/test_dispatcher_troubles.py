@@ -51,7 +51,7 @@ def test_a_journal_that_fails_for_a_while_loses_nothing(
     assert method in ("run",) or "disk is full" in warnings[0]
 
 
-def test_a_journal_that_stays_away_ends_the_dispatcher_and_the_next_one_goes_on(
+def test_an_unreachable_journal_ends_the_dispatcher_and_the_next_one_resumes(
     fleet, workspace, journal, submit, monkeypatch
 ):
     run = submit()

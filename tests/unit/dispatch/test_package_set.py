@@ -61,7 +61,7 @@ def test_a_set_that_no_channel_builds_names_what_each_lacks():
         channel_of_set(ROOT, selectors("sm61-avx2-py313"), ["torch", "canary"])
 
 
-def test_a_package_that_nobody_knows_is_named():
+def test_an_unknown_package_is_named():
     with pytest.raises(UsageError, match="torchvisoin"):
         channel_of_set(ROOT, selectors("sm61-avx2-py311"), ["torch", "torchvisoin"])
 

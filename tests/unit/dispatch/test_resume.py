@@ -9,8 +9,8 @@ import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, SmokeFailedError
 from farm.base.interrupts import OutputClosed
-from farm.index.backends import open_store
 from farm.index.publish import check_store
+from farm.index.store_urls import open_store
 from farm.run import mainjob, run, smoke_step
 from farm.run.dispatch import Dispatcher
 from farm.run.journal_records import EventKind
@@ -149,7 +149,7 @@ class Gone(Watcher):
 
 
 @pytest.mark.parametrize("ending", [OutputClosed, KeyboardInterrupt])
-def test_a_build_of_a_killed_controller_goes_on_where_the_next_ones_output_is_closed(
+def test_a_build_of_a_killed_controller_is_resumed_by_one_whose_output_is_closed(
     engine, workspace, plan, ending
 ):
     """A closed pipe asks for no end of a build that this command has not begun to follow; Ctrl-C

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.base.processes import started as process_started
-from farm.cli import builds, runs
+from farm.cli import builds, status
 from farm.cli.main import main, parser
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
@@ -72,7 +72,7 @@ def farm(project, *words):
     return main(["--project", str(project), *words])
 
 
-def test_status_tells_the_state_and_the_why_of_each(project, journal, run, capsys):
+def test_status_shows_the_state_and_reason_of_each_run(project, journal, run, capsys):
     assert farm(project, "status", "--json") == 0
     (line,) = json.loads(capsys.readouterr().out)
     assert (line["state"], line["engine"]) == ("queued", "swarm")
@@ -136,7 +136,7 @@ def dead(journal, run):
     return run
 
 
-def test_logs_say_that_nobody_goes_on_with_the_run(project, journal, dead, capsys, monkeypatch):
+def test_logs_say_that_no_controller_continues_the_run(project, journal, dead, capsys, monkeypatch):
     """They waited for the next line without a word."""
     waits = []
 
@@ -276,7 +276,7 @@ def test_an_unknown_run_is_a_usage_error(project, command, capsys):
     assert "no run 'nothing'" in capsys.readouterr().err
 
 
-def test_the_help_tells_what_detach_does():
+def test_the_help_says_what_detach_does():
     assert "dispatcher" in parser()._subparsers._group_actions[0].choices["submit"].format_help()
 
 
@@ -419,11 +419,11 @@ def test_what_a_run_took_does_not_count_its_wait(project, journal, run, capsys, 
     times = iter(f"2026-11-26T1{hour}:00:00.000+00:00" for hour in (2, 5, 6, 6))
     with journal._writing():
         journal._db.execute("UPDATE runs SET created = ?", (next(times),))
-    assert runs.summary(journal, journal.run(run.id))["started"] is None
+    assert status.summary(journal, journal.run(run.id))["started"] is None
     monkeypatch.setattr("farm.run.journal._now", lambda: next(times))
     journal.event(run.id, EventKind.BEGUN)
     journal.finish_run(run.id, "success", 0)
-    line = runs.summary(journal, journal.run(run.id))
+    line = status.summary(journal, journal.run(run.id))
     assert (line["started"], line["seconds"]) == ("2026-11-26T15:00:00.000+00:00", 3600.0)
 
 

@@ -59,7 +59,7 @@ def attempts(journal):
     return [(a.state, a.result) for job in journal.jobs(made.id) for a in job.attempts]
 
 
-def test_a_build_that_the_sites_limit_ended_goes_on_in_another_job(
+def test_a_build_ended_by_the_sites_limit_is_resumed_in_another_job(
     workspace, plan, journal, monkeypatch
 ):
     engine = Site([AT_THE_LIMIT, AT_THE_LIMIT, DONE])

@@ -28,7 +28,7 @@ def test_a_first_question_is_given_up_long_before_others_are(silent, monkeypatch
     assert "apt-get" not in found.value.hint
 
 
-def test_a_machine_without_an_engine_is_told_how_to_get_one():
+def test_the_error_without_an_engine_says_how_to_get_one():
     with pytest.raises(NoRunnerError) as found:
         docker.connect("unix:///nonexistent")
     assert "apt-get install docker.io" in found.value.hint

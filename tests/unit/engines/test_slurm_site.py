@@ -286,7 +286,7 @@ def test_a_report_that_comes_late_counts(site, engine, monkeypatch):
     assert (engine.observe(handle).state, engine.observe(handle).exit_code) == ("done", 0)
 
 
-def test_a_limit_of_the_site_is_told_from_the_recipes(site, engine):
+def test_a_limit_of_the_site_is_distinguished_from_the_recipes(site, engine):
     handle = site.job("job0", "7|TIMEOUT|d1|TimeLimit")
     (site.folder / "jobs/job0/limit").write_text("120 of 1445 minutes: the limit of partition gpu")
     seen = engine.observe(handle)

@@ -14,8 +14,8 @@ import pytest
 
 import farm
 from farm.base.errors import InfrastructureError
-from farm.index import backends
-from farm.index.backends import DirectoryStore
+from farm.index import directory
+from farm.index.directory import DirectoryStore
 
 TEXT = "text/plain"
 OLD, NEW = b"old" * 50_000, b"new" * 50_000  # several writes each
@@ -25,7 +25,7 @@ OLD, NEW = b"old" * 50_000, b"new" * 50_000  # several writes each
 KILLER = """
 import itertools, os, signal, sys
 from pathlib import Path
-from farm.index.backends import DirectoryStore
+from farm.index.directory import DirectoryStore
 
 top, what = Path(sys.argv[1]), sys.argv[2]
 OLD, NEW = b"old" * 50_000, b"new" * 50_000
@@ -94,7 +94,7 @@ def test_a_kill_between_any_two_system_calls_leaves_old_or_new(what, tmp_path):
 INTERRUPTER = """
 import itertools, os, sys
 from pathlib import Path
-from farm.index.backends import DirectoryStore
+from farm.index.directory import DirectoryStore
 
 top = Path(sys.argv[1])
 CHANGES = {"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.truncate"}
@@ -250,7 +250,7 @@ def test_a_file_system_without_links_or_locks_is_named(tmp_path, monkeypatch, ca
     store = DirectoryStore(tmp_path)
     if call == "lock":
         store.create("page", b"old", content_type=TEXT)
-    monkeypatch.setattr(*(("os.link", lacks) if call == "link" else (backends, "lock", lacks)))
+    monkeypatch.setattr(*(("os.link", lacks) if call == "link" else (directory, "lock", lacks)))
     with pytest.raises(InfrastructureError) as caught:
         store.replace(
             "page", b"new", store.get("page").etag if call == "lock" else None, content_type=TEXT

@@ -7,12 +7,12 @@ import itertools
 import pytest
 
 from farm.base.errors import InfrastructureError, PublishRefusedError
-from farm.index.backends import open_store
 from farm.index.changes import record_event
 from farm.index.check import check
 from farm.index.layout import HOME, html_key, json_key
 from farm.index.publish import check_store
 from farm.index.reconcile import reconcile
+from farm.index.store_urls import open_store
 from tests.indexes.recorder import (
     FIRST,
     GROUP,

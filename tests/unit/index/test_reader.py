@@ -7,9 +7,9 @@ import pytest
 
 from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import reader as module
-from farm.index.backends import open_store
 from farm.index.reader import open_reader
 from farm.index.signatures import set_keys, verify_index
+from farm.index.store_urls import open_store
 from tests.indexes.keys import write_key
 from tests.servers.threads import Handler, answered_by
 from tests.servers.tls import Authority

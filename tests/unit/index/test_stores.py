@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import UsageError
-from farm.index.backends import DirectoryStore, open_store
+from farm.index.directory import DirectoryStore
 from farm.index.s3 import S3Store
+from farm.index.store_urls import open_store
 from farm.index.stores import check_discardable, check_key
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.records import read_record
+from farm.index.store_urls import open_store
 from tests.indexes.wheels import build_wheel, publish_wheel
 
 FIRST = Path(__file__).parent / "first_release"

@@ -10,9 +10,9 @@ import pytest
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.cli.main import main
-from farm.index.backends import open_store
 from farm.index.layout import wheel_key
 from farm.index.publish import publish
+from farm.index.store_urls import open_store
 from farm.plan.settings import Settings
 from farm.run import needs
 from farm.run.workspace import Watcher, Workspace

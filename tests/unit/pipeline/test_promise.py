@@ -135,7 +135,7 @@ def test_the_command_that_a_build_on_windows_prints_leaves_nothing_out(
         }
 
 
-def test_options_that_a_plan_fixes_are_refused_beside_it(tmp_path, capsys):
+def test_options_that_a_plan_fixes_are_refused_together_with_it(tmp_path, capsys):
     words = [
         "repair",
         str(tmp_path / "a.whl"),

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from farm.base.errors import PublishRefusedError, VerificationFailedError
-from farm.index.backends import open_store
 from farm.index.layout import record_key
 from farm.index.publish import publish as publish_into
 from farm.index.records import PREDICATE, parse_record
+from farm.index.store_urls import open_store
 from farm.plan.settings import Settings, load_settings
 from farm.plan.variant import Variant
 from farm.policy.rules import Policy, Waiver

@@ -107,7 +107,7 @@ def test_the_name_of_the_wheel_says_the_package(farm, wheel, tmp_path):
         assert (code, "the policy says torch" in err) == (6, True)
 
 
-def test_a_wheel_of_no_known_package_is_told_the_packages(farm, wheel):
+def test_the_error_for_an_unknown_package_lists_the_packages(farm, wheel):
     other = Path(wheel).rename(Path(wheel).with_name(Path(wheel).name.replace("canary", "fob")))
     code, _, err = farm("verify", str(other), "--variant", "cpu-avx-py311")
     assert (code, "unknown package 'fob'" in err, "canary" in err) == (2, True, True)

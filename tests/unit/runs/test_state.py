@@ -4,7 +4,7 @@ same.
 
 import pytest
 
-from farm.cli.runs import summary
+from farm.cli.status import summary
 from farm.run.journal_records import EventKind, Request, Run
 from farm.run.run_owner import Process
 from farm.run.run_state import Phase, Reason, state_of
@@ -36,7 +36,7 @@ def test_every_command_prints_the_reason_of_a_wait(journal, run):
     assert seen(journal, run) == (Phase.QUEUED, Reason.SCHEDULER, "no runner that fits is online")
 
 
-def test_a_run_whose_image_is_being_made_is_not_one_that_nobody_looked_at(journal, run, attempt):
+def test_a_run_whose_image_is_being_built_counts_as_observed(journal, run, attempt):
     journal.set_state(attempt.id, "lost", "infra", why="the node is down")
     journal.event(run.id, EventKind.WAITING, why="jobs before it have taken the slots")
     journal.event(run.id, EventKind.BEGUN)

@@ -72,7 +72,7 @@ def test_an_older_journal_keeps_its_runs_and_takes_new_ones(old, tmp_path):
     assert indices(path) == indices(tmp_path / "new.db")
 
 
-def test_a_copy_of_the_older_file_stays_beside_it(old):
+def test_a_backup_of_the_older_file_is_kept_next_to_it(old):
     path, version = old
     with Journal(path):
         pass

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from farm.catalog import gpus
-from farm.index.backends import open_store
 from farm.index.publish import publish
+from farm.index.store_urls import open_store
 from farm.site import pages
 from farm.site.overview import Overview
 from farm.site.wheels import wheels, with_tests

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from farm import catalog
 from farm.catalog import gpus
-from farm.plan.compat import official
-from farm.plan.compat.official import Question
+from farm.plan.compat import official, official_wheels, other_makers
+from farm.plan.compat.answer import Question
 from farm.plan.recommend import buildable_here, machine_of
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +53,7 @@ def questions():
     """Random questions, of which most can be asked by a person."""
     draw = random.Random(SEED)
     sms = [int(name[2:]) for name in (*catalog.architectures().architectures, *gpus.gpus().too_old)]
-    toolkits, wheels = list(catalog.toolkits()), official.wheels()
+    toolkits, wheels = list(catalog.toolkits()), official_wheels.wheels()
     for _ in range(QUESTIONS):
         wheel = draw.choice(wheels)
         cards = draw.sample(
@@ -79,8 +79,8 @@ def test_python_and_javascript_give_the_same_answers(page, cards_typed):
         assert official.best(question).to_json() == answer, question
     for question, rows in zip(cases["questions"], javascript["others"], strict=True):
         makers = [
-            [row.maker, row.torch, official.install(row, question)]
-            for row in official.others(question)
+            [row.maker, row.torch, other_makers.install(row, question)]
+            for row in other_makers.others(question)
         ]
         assert makers == rows, question
     found = zip(cases["names"], javascript["find"], javascript["maker"], strict=True)

@@ -18,8 +18,8 @@ from farm.cli import official_cpu
 from farm.cli.main import parser
 from farm.cli.official import headline
 from farm.cli.official_request import request_of
-from farm.plan.compat import official
-from farm.plan.compat.official import Question
+from farm.plan.compat import official, official_wheels
+from farm.plan.compat.answer import Question
 from farm.plan.compat.official_cpu import best as best_for_cpu
 
 RANDOM_TEXTS = 2000
@@ -88,7 +88,7 @@ def expected(text, platform):
     pasted = paste.read(text)
     if not pasted.cards:
         return expected_of_cpu(pasted, platform)
-    python = pasted.python if pasted.python in official.pythons() else None
+    python = pasted.python if pasted.python in official_wheels.pythons() else None
     try:
         request = request_of(
             pasted.cards,

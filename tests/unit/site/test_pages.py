@@ -144,7 +144,7 @@ def test_the_page_names_the_builds_that_the_command_names(offered, capsys, root,
     assert [row[3] for row in data["own"]["linux-x86_64"][sm]][:3] == commands
 
 
-def test_a_build_and_a_wheel_say_what_the_official_one_has_beside_them(
+def test_a_build_and_a_wheel_say_what_the_official_wheel_has_in_addition(
     offered, store, put_verified
 ):
     data = json.loads(read(offered["index.html"]).scripts[0])

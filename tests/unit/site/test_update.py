@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.index.backends import open_store
 from farm.index.changes import record_event
+from farm.index.store_urls import open_store
 from farm.site import files
 from farm.site.files import build, read_projects, update
 from farm.site.overview import overview_in

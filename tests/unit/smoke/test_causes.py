@@ -250,7 +250,7 @@ def test_braces_in_what_a_module_says_do_no_harm():
     assert "{0} {cuda} {" in cause.what
 
 
-def test_a_driver_that_is_too_old_for_a_cuda_that_nobody_named():
+def test_a_driver_that_is_too_old_for_the_default_cuda():
     (cause,) = find_causes(
         report("CUDA error: CUDA driver version is insufficient for CUDA runtime version"),
         hung=False,

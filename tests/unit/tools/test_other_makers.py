@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from farm.plan.compat.official import makers
+from farm.plan.compat.other_makers import makers
 from tools import other_makers, refresh_catalogue
 
 META = '{% set version = "9.1.0" %}\n'

@@ -20,7 +20,8 @@ from farm.base.yamlfile import load
 from farm.catalog import models
 from tests.servers.threads import Handler, answered_by
 from tests.unit.wheel.conftest import build_elf, fat_container, fat_entry
-from tools import refresh_catalogue
+from tools import cuda_releases, refresh_catalogue
+from tools.package_index import release_key
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TORCH = {
@@ -138,7 +139,7 @@ def test_known_releases_are_not_proposed(refresh, index):
         tag = release.pythons.linux[0].replace("py", "cp")
         index.add("torch", f"torch-{version}-{tag}-{tag}-manylinux_2_28_x86_64.whl")
     for name, kit in catalog.toolkits().items():
-        if refresh_catalogue.release_key(name) >= refresh_catalogue.OLDEST_CUDA:
+        if release_key(name) >= cuda_releases.OLDEST_CUDA:
             index.add("cuda-toolkit", f"cuda_toolkit-{kit.release}-py2.py3-none-any.whl")
     code, output, changed = refresh("torch", "cuda", "--check", "--write")
     assert (code, output.out, changed) == (0, "", set())

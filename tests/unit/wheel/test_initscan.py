@@ -174,7 +174,7 @@ def test_of_several_init_functions_the_name_of_the_file_decides(scan):
     assert (features(found), bool(found.open_ends), found.starts) == ({}, True, 2)
 
 
-def test_the_initialiser_that_the_loader_is_told_of(make_elf):
+def test_the_initialiser_of_the_dynamic_section(make_elf):
     """`ld -init=NAME`: any function, not that of the section `.init` alone."""
     raw = make_elf(text=text(p64=VPADDD_YMM + RET), symbols={"kernel": 64})
     elf = read_elf(raw)

@@ -162,7 +162,7 @@ def test_cudnn_must_run_on_the_lowest_gpu(check, make_elf, make_container, make_
     assert check({"canary/_C.so": make_elf(), name: cudnn(35)})[0]["sass"] == "failed"
 
 
-def test_libraries_that_dispatch_are_held_to_what_runs_on_loading(check, make_elf):
+def test_libraries_that_dispatch_are_checked_by_what_runs_on_loading(check, make_elf):
     code = b"\xc3" + VPADDD_YMM + b"\xc3"
     sleeping = make_elf(text=code, symbols={"ctor": 0, "fast": 1}, init=[0])
     assert check({"canary/k.so": sleeping})[0]["cpu"] == "failed"
@@ -202,7 +202,7 @@ def test_a_member_for_newer_cpus_must_keep_to_their_level(check, make_elf):
     assert finding.what == "1 instructions need AVX512F, first at f+0x0"
 
 
-def test_a_level_that_nobody_knows_is_refused():
+def test_an_unknown_level_is_refused():
     with pytest.raises(ValidationError, match="'avx3' is no CPU level that can be checked"):
         Policy(only_on={"avx3": ("*",)})
 

@@ -75,7 +75,7 @@ def test_what_is_known_of_the_new_wheel_is_what_a_reader_of_it_sees(tmp_path, wh
         assert result.contents.symbols == read.symbols
 
 
-def test_progress_is_told_in_bytes_and_ends_with_all_of_them(tmp_path, wheel, libs):
+def test_progress_is_reported_in_bytes_and_ends_at_the_total(tmp_path, wheel, libs):
     calls = []
     options = RepairOptions(into="canary", lib_dirs=libs)
     (tmp_path / "out").mkdir()
@@ -176,7 +176,7 @@ def test_libraries_of_another_machine_than_the_tags_are_refused(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_program_for_another_machine_goes_along_with_libraries_of_the_tags(
+def test_a_program_for_another_machine_is_allowed_next_to_libraries_of_the_tags(
     tmp_path, make_elf, make_wheel
 ):
     files = {"canary/libown.so": make_elf(machine=X86), "canary/board.so": make_elf(machine=ARM)}
@@ -464,9 +464,7 @@ def test_a_wheel_for_every_machine_keeps_its_name(tmp_path, make_wheel):
         assert repair(wheel, tmp_path, options).wheel.name == wheel.name
 
 
-def test_a_library_that_is_opened_by_name_goes_in_with_what_it_needs(
-    tmp_path, wheel, libs, make_elf
-):
+def test_a_library_opened_by_name_is_bundled_with_its_dependencies(tmp_path, wheel, libs, make_elf):
     for name, needs in (
         ("libbuiltins.so.11.8", ["libdeeper.so.1", "libc.so.6"]),
         ("libdeeper.so.1", ["libc.so.6"]),
@@ -491,9 +489,7 @@ def test_a_library_that_is_opened_by_name_goes_in_with_what_it_needs(
     assert again.vendored == ()
 
 
-def test_a_library_that_is_opened_by_name_and_is_nowhere_or_is_none(
-    tmp_path, wheel, libs, make_elf
-):
+def test_a_library_opened_by_name_that_is_missing_or_no_library(tmp_path, wheel, libs, make_elf):
     with pytest.raises(VerificationFailedError, match=r"no library named libbuiltins\.so\.\*"):
         run(wheel, tmp_path, lib_dirs=libs, opens=["libbuiltins.so.*"])
     with pytest.raises(VerificationFailedError, match=r"libdeep\.so\.1: not a library"):

@@ -294,7 +294,7 @@ def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(
     assert failed(check(changes, {"dispatching": [pattern]})[0]) == []
 
 
-def test_a_long_list_of_findings_stands_behind_the_table(tmp_path, make_wheel, make_elf):
+def test_a_long_list_of_findings_follows_the_table(tmp_path, make_wheel, make_elf):
     """In a log that holds stdout and stderr: more than the 8 KiB that are kept back before they are
     written.
     """
@@ -442,7 +442,7 @@ def test_an_empty_policy_has_no_findings(check):
         ("GLIBC_2.17", []),
     ],
 )
-def test_a_wheel_renamed_to_another_platform_is_held_to_its_file_name(
+def test_a_renamed_wheel_is_checked_against_the_platform_of_its_file_name(
     tmp_path, make_wheel, make_elf, glibc, found
 ):
     """pip goes by it: the tag `linux_x86_64` that WHEEL kept promises nothing."""

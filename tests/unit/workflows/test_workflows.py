@@ -14,7 +14,7 @@ import yaml
 from farm.cli.main import main, parser
 from farm.cli.selection import each_build, selectors_of
 from farm.engines.github import ADOPT, OUTPUT, WORK, WORKFLOW
-from farm.index.backends import open_store
+from farm.index.store_urls import open_store
 from farm.plan.matrix import load_matrix
 from farm.plan.resolve import resolve
 from farm.plan.settings import load_github, load_settings

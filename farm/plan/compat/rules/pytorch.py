@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from farm import catalog
 from farm.catalog import number
 from farm.catalog.models import TorchRelease
-from farm.plan.compat import official
+from farm.plan.compat import official_wheels
 from farm.plan.compat.compilers import compiler, host_gcc
 from farm.plan.compat.reason import Ground, Reason, because, ground
 from farm.plan.compat.stack import Stack, arch_list, names_of, sm_name, targets, words
@@ -101,7 +101,7 @@ def upstream_left_gpu_behind(stack: Stack) -> Iterator[Reason]:
     # Where upstream has no wheels with this CUDA, there are none that leave a card behind.
     if stack.cuda not in release.official_cudas(stack.platform):
         return
-    announcement = official.left_behind(stack.torch, stack.cuda, lowest)
+    announcement = official_wheels.left_behind(stack.torch, stack.cuda, lowest)
     if announcement is not None and facts(stack.platform).cuda:
         yield because(
             "torch-official-gpu",

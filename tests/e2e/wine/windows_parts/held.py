@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.base.locks import retry_while_open
-from farm.index.backends import DirectoryStore
+from farm.index.directory import DirectoryStore
 from farm.run.dispatch import AlreadyDispatchingError, exclusive
 from farm.run.run_owner import is_dead, this_process
 

@@ -6,8 +6,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from farm.index.backends import open_store
 from farm.index.publish import publish
+from farm.index.store_urls import open_store
 
 index, *wheels = sys.argv[1:]
 store = open_store(index)

@@ -18,9 +18,15 @@ export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" C
 if [ "$1" = begin ]; then    # prints the names of the steps
     rm -rf "$FARM_ROOT/out"
     mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" "$FARM_ROOT/bin"
-    # Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
-    for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
-    for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+    # Builds that ask for plain gcc, or for the names that Debian's Python was built with, find the compiler of this plan:
+    # the image has names with a version in them alone.
+    machine=$("$CC" -dumpmachine)
+    for name in gcc cc "$machine-gcc"; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
+    for name in g++ c++ "$machine-g++"; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+    for tool in gcc-ar gcc-nm gcc-ranlib; do
+        program=$(command -v "${CC/gcc/$tool}") && [ "$CC" != "${CC/gcc/$tool}" ] || continue    # another compiler has none
+        for name in "$tool" "$machine-$tool"; do ln -sf "$program" "$FARM_ROOT/bin/$name"; done
+    done
     [ -e "$FARM_ROOT/src/.farm-source" ] || echo source
     echo build libraries
     exit

@@ -68,10 +68,16 @@ export CCACHE_CONFIGPATH=/dev/null    # an earlier build may have left a ccache.
 if [ "$1" = begin ]; then    # prints the names of the steps
     rm -rf "$FARM_ROOT/out"
     mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" "$FARM_ROOT/bin" "$FARM_ROOT/ccache"
-    # Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
-    for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
-    for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
-    [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch patches/0003-embedding-bag-avx2.patch prepare.sh
+    # Builds that ask for plain gcc, or for the names that Debian's Python was built with, find the compiler of this plan:
+    # the image has names with a version in them alone.
+    machine=$("$CC" -dumpmachine)
+    for name in gcc cc "$machine-gcc"; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
+    for name in g++ c++ "$machine-g++"; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+    for tool in gcc-ar gcc-nm gcc-ranlib; do
+        program=$(command -v "${CC/gcc/$tool}") && [ "$CC" != "${CC/gcc/$tool}" ] || continue    # another compiler has none
+        for name in "$tool" "$machine-$tool"; do ln -sf "$program" "$FARM_ROOT/bin/$name"; done
+    done
+    [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch patches/0003-embedding-bag-avx2.patch patches/0004-CVE-2026-24747.patch prepare.sh
     echo needs build libraries
     exit
 fi
@@ -136,6 +142,9 @@ patches/0002-amx-without-avx512-tier.patch)
     ;;
 patches/0003-embedding-bag-avx2.patch)
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0003-embedding-bag-avx2.patch"
+    ;;
+patches/0004-CVE-2026-24747.patch)
+    patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0004-CVE-2026-24747.patch"
     ;;
 prepare.sh)
     bash "$FARM_ROOT/job/recipe/prepare.sh"

@@ -28,9 +28,15 @@ export CCACHE_CONFIGPATH=/dev/null    # an earlier build may have left a ccache.
 if [ "$1" = begin ]; then    # prints the names of the steps
     rm -rf "$FARM_ROOT/out"
     mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" "$FARM_ROOT/bin" "$FARM_ROOT/ccache"
-    # Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
-    for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
-    for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+    # Builds that ask for plain gcc, or for the names that Debian's Python was built with, find the compiler of this plan:
+    # the image has names with a version in them alone.
+    machine=$("$CC" -dumpmachine)
+    for name in gcc cc "$machine-gcc"; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
+    for name in g++ c++ "$machine-g++"; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+    for tool in gcc-ar gcc-nm gcc-ranlib; do
+        program=$(command -v "${CC/gcc/$tool}") && [ "$CC" != "${CC/gcc/$tool}" ] || continue    # another compiler has none
+        for name in "$tool" "$machine-$tool"; do ln -sf "$program" "$FARM_ROOT/bin/$name"; done
+    done
     [ -e "$FARM_ROOT/src/.farm-source" ] || echo source
     echo needs build libraries
     exit
