@@ -23,7 +23,7 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     if number is not None:
         return number
     # An SM may have another name in variants: sm_101 became sm_110.
-    chips = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
+    chips = gpus.variant_sms(gpus.find(name))
     if not chips:
         raise _unknown(name)
     if len(chips) == 1 and sm_number(min(chips)) in gpus.of_no_variant():
