@@ -9,8 +9,9 @@ from farm.base.errors import UsageError
 from farm.cli import show
 from farm.cli.arguments import SWITCHES, switch
 from farm.cli.cards import example, sm_of
-from farm.cli.official import print_builds, run_official
+from farm.cli.official import run_official
 from farm.cli.selection import project_of, selectors_of
+from farm.cli.wheel_lines import print_builds
 from farm.plan.compat.compilers import parse_msvc
 from farm.plan.compat.stack import parse_driver, parse_gcc
 from farm.plan.evidence import load_evidence
