@@ -16,6 +16,7 @@ from farm.plan.compat import official_wheels
 from farm.plan.compat.answer import Question
 from farm.plan.options import OPTIONS, from_environment
 from farm.plan.variant import Variant, python_word
+from farm.platforms.facts import DEFAULT
 
 _BUILDS_ALONE = ("channel", "numpy", "arch_list", "msvc", "gcc")
 """Options about a build alone."""
@@ -113,6 +114,8 @@ def request_of(
     if variant:
         architectures = variant.architectures
         cpu = cpu or variant.cpu
+    if platform != DEFAULT:
+        glibc = None
     named_cards: list[tuple[str, int]] = []
     notes = []
     first_error = None
@@ -240,7 +243,7 @@ def _python(name: str | None, variant: Variant | None, read: Pasted) -> str | No
     """The Python that was asked for, also as 3.12, cp312 or python3.12; else the variant's, else
     that of a pasted text.
     """
-    pythons = _pythons()
+    pythons = official_wheels.pythons()
     if name is not None:
         word = python_word(name)
         if word in pythons:
@@ -255,14 +258,6 @@ def _python(name: str | None, variant: Variant | None, read: Pasted) -> str | No
     if read.python in pythons:
         return read.python
     return None
-
-
-def _pythons() -> set[str]:
-    """The Pythons that some release of PyTorch has wheels for."""
-    words: set[str] = set()
-    for release in catalog.torch_releases().values():
-        words.update(release.pythons.linux)
-    return words
 
 
 def named(name: str, sm: int) -> str:
