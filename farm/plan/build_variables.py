@@ -54,10 +54,12 @@ def feature_settings(wanted: ResolvedRequest) -> dict[str, Setting]:
 def _without(name: str, feature: Feature, origin: str) -> Setting:
     """The state of a feature that is left out. Raises UsageError: another option chooses it."""
     for option, word in feature.words.items():
-        alternatives = (choice for choice in OPTIONS[option].choices if choice != word)
+        alternatives = []
+        for choice in OPTIONS[option].choices:
+            if choice != word:
+                alternatives.append(f"--{option} {choice}")
         raise UsageError(
-            f"{name} (from {origin}) is chosen by --{option}",
-            hint=" or ".join(f"--{option} {choice}" for choice in alternatives),
+            f"{name} (from {origin}) is chosen by --{option}", hint=" or ".join(alternatives)
         )
     reason = LEFT_OUT
     if origin.startswith("channel "):
@@ -209,7 +211,10 @@ def feature_rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tup
 
 def absent_features(lacking: Mapping[str, str]) -> str:
     """`FBGEMM (needs AVX2); MAGMA (--without)`; empty where nothing is lacking."""
-    return "; ".join(f"{_title(name)} ({reason})" for name, reason in lacking.items())
+    texts = []
+    for name, reason in lacking.items():
+        texts.append(f"{_title(name)} ({reason})")
+    return "; ".join(texts)
 
 
 def _title(name: str) -> str:
@@ -221,9 +226,10 @@ def _title(name: str) -> str:
 
 def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
     """Features that are off as a paragraph of METADATA's description."""
-    return "\n".join(
-        f"This build is {label}: {text}." for label, text in feature_rows(present, lacking)
-    )
+    lines = []
+    for label, text in feature_rows(present, lacking):
+        lines.append(f"This build is {label}: {text}.")
+    return "\n".join(lines)
 
 
 def missing_features(wanted: ResolvedRequest, found: dict[str, Setting]) -> dict[str, str]:
@@ -260,21 +266,21 @@ def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -
 
 def placeholders(resolved: ResolvedRequest) -> dict[str, str]:
     """The values of `{version}`, `{cuda_home}`, … in a recipe, for this build."""
-    stack, system = resolved.stack, platform(resolved.stack.platform)
+    stack = resolved.stack
     base = source_version(resolved.recipe, stack.torch)
-    return {
-        "version": wheel_version(
-            base, stack.cuda, stack.variant, int(resolved.value("rebuild") or 0)
-        ),
+    rebuild = int(resolved.value("rebuild") or 0)
+    values = {
+        "version": wheel_version(base, stack.cuda, stack.variant, rebuild),
         "torch_version": _torch_version(resolved),
         "numpy_end": _numpy_end(resolved),
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
-        **{name: word.value for name, word in effects(stack).items()},
-        "cuda_home": system.cuda_home(stack),
-        "arch_list": arch_list(stack),
-        **_device_flags(stack),
     }
+    for name, word in effects(stack).items():
+        values[name] = word.value
+    values["cuda_home"] = platform(stack.platform).cuda_home(stack)
+    values["arch_list"] = arch_list(stack)
+    return values | _device_flags(stack)
 
 
 def _device_flags(stack: Stack) -> dict[str, str]:
@@ -283,12 +289,12 @@ def _device_flags(stack: Stack) -> dict[str, str]:
     """
     architectures = []
     flags = []
-    sms = stack.variant.sms if stack.cuda else ()
-    for sm in sms:
-        architectures.append(f"{sm}-real")
-        flags.append(f"-gencode=arch=compute_{sm},code=sm_{sm}")
-    if sms and stack.ptx:
-        highest = sms[-1]
+    if stack.cuda:
+        for sm in stack.variant.sms:
+            architectures.append(f"{sm}-real")
+            flags.append(f"-gencode=arch=compute_{sm},code=sm_{sm}")
+    if architectures and stack.ptx:
+        highest = stack.variant.sms[-1]
         architectures.append(f"{highest}-virtual")
         flags.append(f"-gencode=arch=compute_{highest},code=compute_{highest}")
     return {"cmake_architectures": ";".join(architectures), "gencode": " ".join(flags)}

@@ -92,9 +92,11 @@ class Channel:
     def __init__(self, name: str, text: ChannelText) -> None:
         self.name = name
         self.text = text
-        self.packages, self.platforms, self.gpus, self.cpus, _, self.cuda = (
-            self._words(axis) for axis in AXES
-        )
+        self.packages = self._words("packages")
+        self.platforms = self._words("platforms")
+        self.gpus = self._words("gpus")
+        self.cpus = self._words("cpus")
+        self.cuda = self._words("cuda")
         self._blocks = (Axes(), *text.include)
         self._excludes = [_named(rule) for rule in text.exclude]
         self._check_words()
@@ -169,13 +171,12 @@ class Channel:
         """No word twice in a list, and none in a rule that can never match. Raises RuleError: there
         is one.
         """
-        lists: list[tuple[Axes, tuple[int | str, ...]]] = [(self.text, ())]
+        for axis in AXES:
+            self._check_axis(axis, getattr(self.text, axis), (axis,))
         for key in ("include", "exclude", "exceptions"):
-            rules: list[Rule] = getattr(self.text, key)
-            lists += [(rule, (key, index)) for index, rule in enumerate(rules)]
-        for axes, loc in lists:
-            for axis in AXES:
-                self._check_axis(axis, getattr(axes, axis), (*loc, axis))
+            for index, rule in enumerate(getattr(self.text, key)):
+                for axis in AXES:
+                    self._check_axis(axis, getattr(rule, axis), (key, index, axis))
 
     def _check_axis(self, axis: str, words: list[str], loc: tuple[int | str, ...]) -> None:
         axis_words = self._words(axis)
@@ -220,22 +221,27 @@ class Channel:
 
     def _check_possible(self) -> None:
         """Raise a RuleError where something that is offered is impossible by the catalogue."""
-        recipes = {}
-        for package, _, _, _, _, _ in self._offered:
-            name = self.text.recipe_of(package)
-            if package not in recipes and not is_replaced(name):
-                recipes[package] = recipe.recipe(name)
-        farm_keys = [key for key in self._offered if key[0] in recipes]
-        for package, platform in dict.fromkeys((key[0], key[1]) for key in farm_keys):
-            able = recipes[package].platforms
-            if platform not in able:
-                text = f"{package} is built for {', '.join(able)}, not for {platform}"
-                raise RuleError(text, "platforms")
+        recipes = self._recipes()
+        for key in self._offered:
+            package = key[0]
+            platform = key[1]
+            if package in recipes and platform not in recipes[package].platforms:
+                able = ", ".join(recipes[package].platforms)
+                raise RuleError(f"{package} is built for {able}, not for {platform}", "platforms")
         for key in _covering(self._offered):
             package = key[0]
             if package in recipes:
                 for reason in check(self._stack(key, recipes[package])):
                     self._check_reason(key, reason)
+
+    def _recipes(self) -> dict[str, Recipe]:
+        """The recipe of each package that is offered, of those that the channel was written for."""
+        recipes = {}
+        for package in dict.fromkeys(key[0] for key in self._offered):
+            name = self.text.recipe_of(package)
+            if not is_replaced(name):
+                recipes[package] = recipe.recipe(name)
+        return recipes
 
     def _check_reason(self, key: Key, reason: Reason) -> None:
         """Raise a RuleError for a reason against a build that no channel shall offer."""
@@ -257,28 +263,39 @@ class Channel:
     def _stack(self, key: Key, built: Recipe) -> Stack:
         """The parts of a build that a channel decides, for the rules."""
         package, platform, gpu, cpu, python, cuda = key
-        pins = self.pins(package, Variant(gpu, cpu, python), platform, cuda)
+        variant = Variant(gpu, cpu, python)
+        pins = self.pins(package, variant, platform, cuda)
         value = {}
         for name, entry in OPTIONS.items():
             is_used = entry.applies(built) and (cuda or not entry.needs_gpu)
             if is_used and pins.options.get(name) is not None:
                 value[name] = str(pins.options[name])
+        words = []
+        for name in catalog.words():
+            if name in value:
+                words.append((name, value[name]))
+        # A base image that follows from the Python may give way to another.
+        base = None
+        if self.text.base:
+            base = pins.base
+        # A recipe that names the wheels that its build imports can have a Python that no base image
+        # has.
+        standalone: tuple[str, ...] | None = None
+        if built.wheels:
+            standalone = ()
         return Stack(
             package=built.package,
-            variant=Variant(gpu, cpu, python),
+            variant=variant,
             platform=platform,
-            # One that follows from the Python may give way to another.
-            base=pins.base if self.text.base else None,
+            base=base,
             toolkit=value.get("toolkit"),
             cuda=cuda,
             torch=value.get("torch"),
             cudnn=value.get("cudnn"),
-            words=tuple((name, value[name]) for name in catalog.words() if name in value),
+            words=tuple(words),
             components=tuple(built.components),
             features=tuple(built.features),
-            # A recipe that names the wheels that its build imports can have a Python that no base
-            # image has.
-            standalone=() if built.wheels else None,
+            standalone=standalone,
         )
 
 
@@ -299,13 +316,13 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
 
 def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
     """The product of a block's axes, those that it does not name taken from the channel."""
-    packages, platforms, gpus, cpus, pythons, cuda = (_axis(text, block, axis) for axis in AXES)
-    for package, platform, gpu, cpu, python in product(packages, platforms, gpus, cpus, pythons):
+    axes = [_axis(text, block, axis) for axis in AXES]
+    for package, platform, gpu, cpu, python in product(*axes[:-1]):
         if gpu in SPECIAL_GPUS:
             yield package, platform, gpu, cpu, python, None
             continue
-        for version in cuda:
-            yield package, platform, gpu, cpu, python, version
+        for cuda in axes[-1]:
+            yield package, platform, gpu, cpu, python, cuda
 
 
 def _axis(text: ChannelText, block: Axes, axis: str) -> list[str]:

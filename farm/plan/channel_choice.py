@@ -72,11 +72,11 @@ def best_channel(
     first = _try(project, request, fields)
     if request.channel:
         return _with_alternatives(project, request, fields, first)
-    alternatives = _others(project, request, fields, first)
-    able = [result for result in (first, *alternatives) if result.verdict.complete]
+    results = [first, *_others(project, request, fields, first)]
+    able = _complete(results)
     if not able:
         # A stable order: of equals the first stays.
-        least = min((first, *alternatives), key=lambda result: result.verdict.obstacles)
+        least = min(results, key=lambda result: result.verdict.obstacles)
         return _with_alternatives(project, request, fields, least)
     preferred = _preferred(project, request, able)
     origin = "default" if preferred.offered else "it fits"
@@ -153,7 +153,9 @@ def _plannable(
     texts = []
     if able:
         texts.append(f"--channel {_preferred(project, free, able).channel.name}")
-    texts += [reason.nearest for reason in result.verdict.offer if reason.nearest]
+    for reason in result.verdict.offer:
+        if reason.nearest:
+            texts.append(reason.nearest)
     plannable = [text for text in texts if _can_be_planned(project, request, fields, text)]
     if plannable or not request.channel:
         return plannable

@@ -158,16 +158,17 @@ class Evidence:
             complete = plan.model_copy(update={"options": {**plan.options, "without": None}})
             proofs = self.of(complete)
             if proofs:
-                suffix = "with them" if "," in names else "with it"
+                suffix = "with it"
+                if "," in names:
+                    suffix = "with them"
                 return f"without {names}; {suffix}, {proofs[0].summary}", proofs[0].page
         elsewhere = [wheel for wheel in self.wheels if wheel.is_of_stack(plan)]
         if elsewhere:
             last = elsewhere[-1]
             return f"on {plan.base}; on {last.base}, {last.summary}", last.page
-        variants = dict.fromkeys(
-            wheel.variant for wheel in self.of_channel(plan.channel, plan.package)
-        )
-        if variants:
+        proofs = self.of_channel(plan.channel, plan.package)
+        if proofs:
+            variants = dict.fromkeys(wheel.variant for wheel in proofs)
             return f"this build; of its channel were tested: {', '.join(variants)}", FILE
         text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
         return text, FILE
