@@ -337,7 +337,7 @@ def _numpy_of_build(resolved: ResolvedRequest) -> int | None:
     wheels = [part.source for part in parts] + materials.standalone_wheels(resolved.stack)
     for source in wheels:
         if source.package == "numpy":
-            return number(str(source.file).split("-")[1])[0]
+            return number(catalog.version_in(str(source.file)))[0]
     if base is not None and resolved.stack.standalone is None:
         return catalog.debian_releases()[base].numpy_major
     return None

@@ -21,6 +21,9 @@ Key = tuple[str, str, str, str, str, str | None]
 `mps`.
 """
 
+Place = tuple[int | str, ...]
+"""Where in a channel something is written: keys, and numbers of rules and words."""
+
 Named = tuple[tuple[int, frozenset[str | None]], ...]
 """The words of a rule, by the place of their axis in a key."""
 
@@ -178,7 +181,7 @@ class Channel:
                 for axis in AXES:
                     self._check_axis(axis, getattr(rule, axis), (key, index, axis))
 
-    def _check_axis(self, axis: str, words: list[str], loc: tuple[int | str, ...]) -> None:
+    def _check_axis(self, axis: str, words: list[str], loc: Place) -> None:
         axis_words = self._words(axis)
         for index, word in enumerate(words):
             if word in words[:index]:
@@ -252,7 +255,7 @@ class Channel:
         word = dict(zip(AXES, key, strict=True)).get(name)
         # With the word's place in its list the error names the line of the word, else that
         # of the key.
-        place: tuple[str | int, ...] = (name,)
+        place: Place = (name,)
         if isinstance(words, list) and word in words:
             place = (name, words.index(word))
         text = reason.text

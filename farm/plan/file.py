@@ -112,7 +112,7 @@ class WheelPin(Model):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,60}$")
     version: str = Field(pattern=r"^[0-9a-z.]{1,30}$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 class ToolPin(Model):
@@ -121,7 +121,7 @@ class ToolPin(Model):
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")
     version: Text
     url: str = Field(pattern=r"^https?://[!-~]{1,300}$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
     max_mb: int = Field(gt=0, le=1024)
     members: dict[Text, Annotated[str, Field(pattern=r"^[a-z0-9]+(/[a-z0-9_.]+)*/?$")]]
     mirrors: list[Annotated[str, Field(pattern=r"^https?://[!-~]{1,300}$")]] = []
@@ -207,7 +207,8 @@ class Plan(Model):
     )
     library_wheels: list[LibraryWheelPlan] = Field(
         default=[],
-        description="wheels whose libraries are needed, not vendored; the build is the same either way",
+        description="wheels whose libraries are needed, not vendored; the build is the same either "
+        "way",
     )
     features: list[Annotated[str, Field(pattern=FEATURE)]] = Field(
         default=[], description="what of PyTorch is in the wheel, where the recipe says what can be"

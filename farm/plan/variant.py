@@ -13,6 +13,8 @@ from farm.base.text import nearest
 PYTHONS = (*(f"py3{minor}" for minor in range(9, 15)), "py313t", "py314t")
 """Every Python that the farm builds for; `t`: free-threaded."""
 SPECIAL_GPUS = ("cpu", "mps")
+CardHint = tuple[str, list[str]]
+"""What to say of a card's name in place of a GPU, and the words of variants for it."""
 
 
 def gpu_words() -> tuple[str, ...]:
@@ -138,7 +140,7 @@ def _refuse_python(word: str) -> None:
     )
 
 
-def _card(word: str) -> tuple[str, list[str]] | None:
+def _card(word: str) -> CardHint | None:
     """The hint for a variant that names a card, and the words of its SMs; None: the word is no
     card's name.
     """
@@ -166,7 +168,7 @@ def _card(word: str) -> tuple[str, list[str]] | None:
     return f"GPU {word!r}: variants are named by SM, and the card {names} {chips}", words
 
 
-def _card_of_others(word: str, company: str | None) -> tuple[str, list[str]] | None:
+def _card_of_others(word: str, company: str | None) -> CardHint | None:
     """The hint for a card that is none of NVIDIA's; None: no one is known to make it."""
     if company is None:
         return None
@@ -211,7 +213,7 @@ class _Reading(NamedTuple):
     problem: str = ""
 
 
-def _read_gpu(word: str, card: tuple[str, list[str]] | None) -> _Reading:
+def _read_gpu(word: str, card: CardHint | None) -> _Reading:
     """The GPU of a variant's name; `card`: what is known of the word as a card's name."""
     if card is None:
         return _read_word("GPU", word, gpu_words())
@@ -245,7 +247,7 @@ def _suggestion(readings: list[_Reading], *, known_card: bool) -> str | None:
     return f"nearest: {names_text}"
 
 
-def _no_variant_name(name: str, card: tuple[str, list[str]] | None) -> UsageError:
+def _no_variant_name(name: str, card: CardHint | None) -> UsageError:
     """The error for a text that has not the form of a variant's name."""
     fault = f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>"
     example = "sm35"

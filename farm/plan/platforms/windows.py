@@ -231,7 +231,7 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
         files |= _scripts(templates, TOOLKIT_SCRIPTS)
         lines = []
         for wheel in toolkit.wheels:
-            version = str(wheel.file).split("-")[1]
+            version = catalog.version_in(str(wheel.file))
             lines.append(_requirement(str(wheel.package), version, str(wheel.sha256)))
         files["toolkit.txt"] = "".join(lines)
     if toolkit and toolkit.archives:

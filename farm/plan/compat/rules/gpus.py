@@ -144,7 +144,7 @@ def a_driver_runs_both(stack: Stack) -> Iterator[Reason]:
         return
     major = stack.cuda.split(".")[0]
     # Minor-version compatibility: the first driver of a CUDA major runs all of its minor versions.
-    floor = catalog.cuda_majors()[major].driver(stack.platform)
+    floor = catalog.lowest_driver(stack.cuda, stack.platform)
     for sm, card in _cards(stack):
         if floor and card.last_driver and not reaches(str(card.last_driver), floor):
             yield because(
@@ -164,7 +164,7 @@ def driver_runs_cuda(stack: Stack) -> Iterator[Reason]:
         return
     source = catalog.cuda_majors_source()
     major = stack.cuda.split(".")[0]
-    floor = catalog.cuda_majors()[major].driver(stack.platform)
+    floor = catalog.lowest_driver(stack.cuda, stack.platform)
     full, doubt = catalog.full_driver(stack.cuda, stack.platform)
     if floor is not None and not reaches(stack.driver, floor):
         yield because(
