@@ -185,7 +185,7 @@ def standalone_wheel(
     """
     interpreter = "cp" + python.removeprefix("py")
     # cp313-cp313t: the tag of the interpreter is without the `t`, that of the ABI has it.
-    name_parts = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")
+    name_parts = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl", "-py3-none-")
     candidates = [
         wheel
         for wheel in _read("standalone_pythons", models.StandalonePythons).wheels

@@ -187,7 +187,8 @@ def _use_standalone_python(
         return settled
     another = next(name for name in (stack.base, *releases) if releases[name].python != python)
     for base in (stack.base, another) if outdated else (another,):
-        with_standalone = replace(stack, base=base, standalone=standalone_packages(recipe_, python))
+        packages = standalone_packages(recipe_, python, base)
+        with_standalone = replace(stack, base=base, standalone=packages)
         # Its base stays: keeping that is what the standalone Python is for.
         with_standalone = apply_defaults(with_standalone, set(free) - {"base"})
         objections = {reason.rule for reason in check(with_standalone) if reason.blocks}
