@@ -12,6 +12,7 @@ from pathlib import Path
 from farm import catalog
 from farm.plan.evidence import ProvedWheel, load_evidence
 from farm.plan.matrix import load_matrix
+from farm.plan.recipe import job_files
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "evidence" / "README.md"
@@ -43,7 +44,9 @@ def table() -> str:
             wheel.page.removeprefix("docs/evidence/") for wheel in furthest.values()
         )
         links = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in pages)
-        faults = _faults(version) if package == "torch" else ""
+        faults = ""
+        if package == "torch":
+            faults = _faults(version, matrix.channels[channel].text.recipe_of(package))
         rows.append(f"| `{channel}` | {package} {version} | {tested} ({links}) | {faults} |")
     untested = [
         name
@@ -54,10 +57,16 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _faults(torch: str) -> str:
-    """The faults of farm/catalog/security.yaml that a release has; no recipe patches one."""
-    faults = catalog.security_faults(torch)
-    return ", ".join(f"{fault.id} (fixed in {fault.fixed})" for fault in faults) or "none"
+def _faults(torch: str, recipe: str) -> str:
+    """The faults of farm/catalog/security.yaml that a release has, and the recipe's patches."""
+    texts = []
+    for fault in catalog.security_faults(torch):
+        text = f"fixed in {fault.fixed}"
+        for patch in job_files(recipe):
+            if fault.id in patch:
+                text += f"; in wheels built with `{patch.removeprefix('patches/')}`"
+        texts.append(f"{fault.id} ({text})")
+    return ", ".join(texts) or "none"
 
 
 def _rank(wheel: ProvedWheel) -> tuple[bool, bool]:

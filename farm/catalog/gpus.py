@@ -1,7 +1,7 @@
 """GPUs: which SM a card has by its name (`gpus.yaml`), and which code runs on it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -75,11 +75,12 @@ def gpus() -> Gpus:
 def cards() -> tuple[Card, ...]:
     """Every name with every SM that it was sold with, in the order of the file."""
     catalogue = gpus()
-    return tuple(
-        Card(name, group.sm, group.family, catalogue.sources[group.source], group.unconfirmed)
-        for group in catalogue.groups
-        for name in group.gpus
-    )
+    all_cards = []
+    for group in catalogue.groups:
+        source = catalogue.sources[group.source]
+        for name in group.gpus:
+            all_cards.append(Card(name, group.sm, group.family, source, group.unconfirmed))
+    return tuple(all_cards)
 
 
 def find(name: str) -> tuple[Card, ...]:
@@ -91,43 +92,58 @@ def find(name: str) -> tuple[Card, ...]:
     come back when the name was sold with several chips (GT 730), or when words were left out that
     tell cards apart. A line of `lspci` names the chip, which decides between them.
     """
-    if (several := _PCI.search(name[:200].lower())) and "/" in several[1]:
-        # "GF117M [GeForce 610M/710M / GT 620M]": one chip under many names; the first that is known
-        # stands for them.
-        head = name[: several.start()]
-        return next(
-            (
-                cards
-                for variant_name in several[1].split("/")
-                if (cards := find(f"{head}[{variant_name.strip()}]"))
-            ),
-            (),
-        )
+    in_brackets = _PCI.search(name[:200].lower())
+    if in_brackets and "/" in in_brackets[1]:
+        return _find_first(name[: in_brackets.start()], in_brackets[1].split("/"))
     for key, index in zip(KEYS, _indices(), strict=True):
         matches = index.get(key(name))
         if matches:
             # The chip decides where the name does not; a chip that contradicts the name is not
             # believed.
-            return tuple(card for card in matches if card.sm == _sm_of_chip(name)) or matches
+            sm = _sm_of_chip(name)
+            return tuple(card for card in matches if card.sm == sm) or matches
     return ()
+
+
+def _find_first(head: str, names: list[str]) -> tuple[Card, ...]:
+    """The cards of the first name that is known, of a chip that has several.
+
+    "GF117M [GeForce 610M/710M / GT 620M]": one chip under many names; the first that is known
+    stands for them.
+    """
+    for name in names:
+        matches = find(f"{head}[{name.strip()}]")
+        if matches:
+            return matches
+    return ()
+
+
+def variant_sms(matches: Iterable[Card]) -> set[Sm]:
+    """The SMs of cards as variants name them."""
+    return {gpus().renamed.get(card.sm, card.sm) for card in matches}
 
 
 def _sm_of_chip(line: str) -> Sm | None:
     """The SM of the chip that a line of `lspci` names before the card's name in brackets."""
     chip = re.search(_CHIP, line[:200].lower(), re.ASCII)
+    if chip is None:
+        return None
+    chips = gpus().chips
+    begun = [prefix for prefix in chips if chip[1].startswith(prefix)]
+    if not begun:
+        return None
     # The longest beginning: GK210 is another SM than the other GK2 chips.
-    begun = [prefix for prefix in gpus().chips if chip and chip[1].startswith(prefix)]
-    return gpus().chips[max(begun, key=len)] if begun else None
+    return chips[max(begun, key=len)]
 
 
 def maker(name: str) -> str | None:
     """Who makes a card that is none of NVIDIA's; None: no one that the catalogue knows."""
     text = re.sub(r"[^a-z0-9]+", " ", _MARKS.sub(" ", name[:200].lower()))
     words = re.sub(r"\b(?:amd|ati|intel|apple)\b", " ", text).strip()
-    for company, names in gpus().others.items():
-        if company.lower() in text.split() or any(
-            re.match(rf"(?:{pattern})\b", words) for pattern in names
-        ):
+    for company, patterns in gpus().others.items():
+        if company.lower() in text.split():
+            return company
+        if any(re.match(rf"(?:{pattern})\b", words) for pattern in patterns):
             return company
     return None
 
@@ -136,8 +152,9 @@ def machine(name: str, sm: int) -> str:
     """`aarch64` for a card that is beside Arm cores alone, such as GH200; else `x86_64`, which most
     are in.
     """
-    alone = is_integrated(sm) or sm in catalog.architectures().arm_alone
-    return "aarch64" if alone or beside_arm(name) else "x86_64"
+    if is_integrated(sm) or sm in catalog.architectures().arm_alone or beside_arm(name):
+        return "aarch64"
+    return "x86_64"
 
 
 def beside_arm(name: str) -> bool:
@@ -169,8 +186,13 @@ def jetson_note() -> str:
 def begins(name: str) -> set[Sm]:
     """The SMs of all cards whose names begin like this."""
     start = _full(name)
-    matches = [cards for key, cards in _indices()[0].items() if start and key.startswith(start)]
-    return {card.sm for cards in matches for card in cards}
+    if not start:
+        return set()
+    sms: set[Sm] = set()
+    for key, matches in _indices()[0].items():
+        if key.startswith(start):
+            sms.update(card.sm for card in matches)
+    return sms
 
 
 def families() -> dict[str, list[Sm]]:
@@ -185,8 +207,10 @@ def families() -> dict[str, list[Sm]]:
 
 def of_no_variant() -> set[int]:
     """SMs that some nvcc of the catalogue compiles for and that are no variant's: sm_88, sm_107."""
-    compiled = {sm for toolkit in catalog.toolkits().values() for sm in toolkit.sm}
-    in_catalogue = {*catalog.architectures().architectures, *gpus().too_old, *gpus().renamed}
+    compiled: set[int] = set()
+    for toolkit in catalog.toolkits().values():
+        compiled.update(toolkit.sm)
+    in_catalogue = (*catalog.architectures().architectures, *gpus().too_old, *gpus().renamed)
     return compiled - {int(name[2:]) for name in in_catalogue}
 
 
@@ -195,14 +219,22 @@ def nearest_names(name: str) -> list[str]:
     # Letters alone would find wrong names of the same length for the beginning of one: GTX 950 for
     # "RTX 50".
     bare = _indices()[KEYS.index(_bare)]
-    begun = _bare(name) and [card_key for card_key in bare if card_key.startswith(_bare(name))]
-    if begun:
-        return [bare[card_key][0].name for card_key in sorted(begun, key=len)[:3]]
+    start = _bare(name)
+    if start:
+        begun = [key for key in bare if key.startswith(start)]
+        if begun:
+            return _names(bare, sorted(begun, key=len)[:3])
     # A family that is misspelt ("Telsa K40") is not left out; the strict names have it as well.
     for key, index in zip(reversed(KEYS), reversed(_indices()), strict=True):
-        if near := nearest(key(name), list(index)):
-            return [index[card_key][0].name for card_key in near]
+        near = nearest(key(name), list(index))
+        if near:
+            return _names(index, near)
     return []
+
+
+def _names(index: Mapping[str, tuple[Card, ...]], keys: Iterable[str]) -> list[str]:
+    """The name of the first card of each key."""
+    return [index[key][0].name for key in keys]
 
 
 # Memory stands apart ("A100-SXM4-40GB", "RTX 3060 12GB", "GH200 144G"): the G of A10G and T4G is
@@ -252,10 +284,16 @@ def _noise() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Words to leave out where they stand alone, and long ones inside of words, which cannot be
     part of a name.
     """
-    noise = [re.findall(r"[a-z0-9]+", word) for word in sorted(gpus().noise, key=len, reverse=True)]
-    alternatives = "|".join(r"[\W_]*".join(word) for word in noise)
-    inside = "|".join(joined for word in noise if len(joined := "".join(word)) > 4)
-    return re.compile(rf"(?<![a-z0-9])(?:{alternatives})(?![a-z0-9])"), re.compile(inside)
+    separate = []
+    inside = []
+    for word in sorted(gpus().noise, key=len, reverse=True):
+        parts = re.findall(r"[a-z0-9]+", word)
+        separate.append(r"[\W_]*".join(parts))
+        joined = "".join(parts)
+        if len(joined) > 4:
+            inside.append(joined)
+    alone = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(separate)})(?![a-z0-9])")
+    return alone, re.compile("|".join(inside))
 
 
 @cache
@@ -304,13 +342,7 @@ def page_names() -> dict[str, Any]:
         "strip": [rule.pattern for rule in (_LISTED, _SLICE, _MEMORY, _FORM, words)],
         "inside": inside.pattern,
         "loose": [_FAMILY, _SERIES],
-        "index": [
-            {
-                key: sorted({(card.name, card.sm) for card in matches})
-                for key, matches in index.items()
-            }
-            for index in _indices()
-        ],
+        "index": _names_by_key(),
         "chip": _CHIP,
         "chips": gpus().chips,
         "renamed": gpus().renamed,
@@ -320,3 +352,14 @@ def page_names() -> dict[str, Any]:
         "too_old": {sm: chip.why for sm, chip in gpus().too_old.items()},
         "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
     }
+
+
+def _names_by_key() -> list[dict[str, list[tuple[str, Sm]]]]:
+    """The names and SMs of cards by the key that finds them, an index for each of `KEYS`."""
+    documents = []
+    for index in _indices():
+        document = {}
+        for key, matches in index.items():
+            document[key] = sorted({(card.name, card.sm) for card in matches})
+        documents.append(document)
+    return documents

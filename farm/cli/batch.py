@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,9 @@ class Build:
     def cpu_hours(self) -> float | None:
         """The cost that was measured of the recipe, else here; None: neither was measured."""
         cost = recipe(self.plan.recipe).cost_for(self.plan.parsed_variant.sms)
-        return cost[1] if cost else self.hours_here
+        if cost is None:
+            return self.hours_here
+        return cost[1]
 
     @property
     def disk_gb(self) -> float:
@@ -49,13 +50,15 @@ class Build:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row of the table."""
-        hours = self.cpu_hours
+        hours_text = "?"
+        if self.cpu_hours is not None:
+            hours_text = f"{self.cpu_hours:.3g}"
         return (
             self.plan.package,
             self.plan.version,
             self.plan.variant,
             self.plan.platform,
-            "?" if hours is None else f"{hours:.3g}",
+            hours_text,
             f"{self.disk_gb:g} GB",
             self.standing,
         )
@@ -111,18 +114,18 @@ class Batch:
         """One line: how many, how many of them are there, and what they cost."""
         to_do = self.to_do
         published = len(self.builds) - len(to_do)
-        unknown = sum(build.cpu_hours is None for build in to_do)
-        text = f"{len(to_do)} build{'s' * (len(to_do) != 1)}"
+        unknown = [build.cpu_hours for build in to_do].count(None)
+        text = show.counted(len(to_do), "build")
         if published:
             text += f" ({published} of {len(self.builds)} published already)"
         costs = []
-        if unknown < len(to_do):
+        if len(to_do) > unknown:
             costs.append(f"about {self.cpu_hours:.3g} CPU hours")
         if unknown:
             costs.append(f"{unknown} of unknown cost")
         if costs:
             text += f", {' and '.join(costs)}"
-        largest = max((build.disk_gb for build in to_do), default=0.0)
+        largest = max([0.0, *(build.disk_gb for build in to_do)])
         return f"{text}, up to {largest:g} GB of disk for each"
 
     def show(self) -> None:
@@ -152,7 +155,7 @@ def confirm(args: argparse.Namespace, batch: Batch, limit: AskAbove, machines: s
     if _in_a_terminal() and not (args.json or args.quiet):
         batch.show()
         show.say(f"machines: {machines}")
-        return input("queue them? [y/N] ").strip().lower() in ("y", "yes")
+        return show.ask("queue them?")
     show.note(batch.summary)
     if len(batch.to_do) > limit.builds or batch.cpu_hours > limit.cpu_hours:
         raise UsageError(
@@ -164,4 +167,4 @@ def confirm(args: argparse.Namespace, batch: Batch, limit: AskAbove, machines: s
 
 
 def _in_a_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI")
+    return show.in_terminal() and not os.environ.get("CI")

@@ -23,7 +23,7 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     if number is not None:
         return number
     # An SM may have another name in variants: sm_101 became sm_110.
-    chips = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
+    chips = gpus.variant_sms(gpus.find(name))
     if not chips:
         raise _unknown(name)
     if len(chips) == 1 and sm_number(min(chips)) in gpus.of_no_variant():
@@ -71,8 +71,9 @@ def _unknown(name: str) -> UsageError:
             hint=f"one of its chips: {_either(chips)}",
         )
     near = gpus.nearest_names(name)
-    hint = f"nearest: {', '.join(near)}; or give" if near else "give"
-    hint += " its SM, as `farm detect` on its machine says: --gpu sm_NN"
+    hint = "give its SM, as `farm detect` on its machine says: --gpu sm_NN"
+    if near:
+        hint = f"nearest: {', '.join(near)}; or {hint}"
     return UsageError(f"the catalogue has no card {name!r}", hint=hint)
 
 

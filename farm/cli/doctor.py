@@ -2,13 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from farm.base.errors import FarmError
+from farm.base.errors import ExitCode, FarmError
 from farm.base.project import PROJECT_FILES, find_project
 from farm.cli import show
 from farm.machine.detect import choose
-from farm.machine.doctor import BuildMachine, check_project, run_checks
+from farm.machine.doctor import BuildMachine, Finding, check_project, run_checks
 from farm.machine.readings import OTHER, Readings, collect
 from farm.plan.channel import Build
 from farm.plan.file import Plan
@@ -17,9 +17,7 @@ from farm.plan.options import Choice
 from farm.plan.request import BuildRequest
 from farm.plan.resolve import resolve
 from farm.plan.variant import Variant
-
-if TYPE_CHECKING:
-    pass
+from farm.platforms.shape import PlatformName
 
 
 def run_doctor(args: argparse.Namespace) -> int:
@@ -28,33 +26,45 @@ def run_doctor(args: argparse.Namespace) -> int:
     readings = collect(machine)
     project = find_project(args.project or Path.cwd())
     is_named = args.variant or args.package or args.cuda or args.channel
-    # Who has a project with a configuration of its own builds.
-    build = (
-        args.build or bool(is_named) or any((project / file).is_file() for file in PROJECT_FILES)
-    )
-    plan = _plan(args, project, readings) if build else None
+    # Somebody who has a project with a configuration of its own builds.
+    has_project = any((project / file).is_file() for file in PROJECT_FILES)
+    build = args.build or bool(is_named) or has_project
+    plan = None
+    if build:
+        plan = _plan(args, project, readings)
     findings = run_checks(machine, readings, plan, build=build)
     if build:
         findings = [*check_project(project), *findings]
     if args.json:
-        if plan:
-            build_json = {"variant": plan.variant, "digest": plan.digest, "version": plan.version}
-        else:
-            build_json = None
-        findings_json = [finding.model_dump() for finding in findings]
-        facts = readings.model_dump(mode="json", by_alias=True)
-        show.json_document({"build": build_json, "findings": findings_json, "readings": facts})
+        _print_document(readings, plan, findings)
     else:
-        title = "to install and use wheels (`farm doctor --build`: to build them):"
-        if build:
-            if plan:
-                what_for = f"{plan.package} {plan.version}"
-            else:
-                what_for = "wheels (--variant names a certain build)"
-            title = f"to build {what_for}:"
-        rows = [(f.check, f.state, f.seen, f.todo) for f in findings]
+        rows = [(finding.check, finding.state, finding.seen, finding.todo) for finding in findings]
+        title = _title(plan, build=build)
         show.table(title, ("check", "", "found", "what to do"), rows)
-    return 4 if any(finding.state == "missing" for finding in findings) else 0
+    for finding in findings:
+        if finding.state == "missing":
+            return ExitCode.NO_RUNNER
+    return 0
+
+
+def _print_document(readings: Readings, plan: Plan | None, findings: list[Finding]) -> None:
+    document: dict[str, Any] = {
+        "build": None,
+        "findings": [finding.model_dump() for finding in findings],
+        "readings": readings.model_dump(mode="json", by_alias=True),
+    }
+    if plan:
+        document["build"] = show.fields(plan, "variant", "digest", "version")
+    show.json_document(document)
+
+
+def _title(plan: Plan | None, *, build: bool) -> str:
+    """What the machine is checked for."""
+    if not build:
+        return "to install and use wheels (`farm doctor --build`: to build them):"
+    if plan is None:
+        return "to build wheels (--variant names a certain build):"
+    return f"to build {plan.package} {plan.version}:"
 
 
 def _own_build(project: Path, channel: str | None) -> Build | None:
@@ -62,7 +72,10 @@ def _own_build(project: Path, channel: str | None) -> Build | None:
     is built.
     """
     matrix = load_matrix(project)
-    channels = [matrix.channel(name) for name in ([channel] if channel else matrix.own())]
+    names = matrix.own()
+    if channel:
+        names = [channel]
+    channels = [matrix.channel(name) for name in names]
     if not channels or any("torch" in candidate.packages for candidate in channels):
         return None
     return next(iter(channels[0].builds), None)
@@ -75,18 +88,30 @@ def _plan(args: argparse.Namespace, project: Path, readings: Readings) -> Plan |
     if system == OTHER or name is None:
         return None
     try:
-        options = {"cuda": Choice(args.cuda, "--cuda")} if args.cuda else {}
-        own_build = None if args.package else _own_build(project, args.channel)
-        if args.variant or own_build is None:
-            variant = Variant.parse(name)
-        else:
-            variant = own_build.variant
-        package = own_build.package if own_build else args.package or "torch"
-        return resolve(
-            project,
-            BuildRequest(variant, package, platform=system, channel=args.channel, options=options),
-        )
+        request = _request(args, project, name, system)
+        return resolve(project, request)
     except FarmError:
         if args.variant or args.package or args.cuda or args.channel:
             raise  # what was asked for by name must be possible
         return None
+
+
+def _request(
+    args: argparse.Namespace, project: Path, name: str, system: PlatformName
+) -> BuildRequest:
+    """The build of a variant, or of a project's own package; `name`: the variant."""
+    options = {}
+    if args.cuda:
+        options["cuda"] = Choice(args.cuda, "--cuda")
+    variant = name
+    package = args.package or "torch"
+    own_build = None
+    if not args.package:
+        own_build = _own_build(project, args.channel)
+    if own_build:
+        package = own_build.package
+        if not args.variant:
+            variant = str(own_build.variant)
+    return BuildRequest(
+        Variant.parse(variant), package, platform=system, channel=args.channel, options=options
+    )

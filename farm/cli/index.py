@@ -6,13 +6,13 @@ The steps of a build take long to import: only the commands that need them do.
 import argparse
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from securesystemslib.signer import CryptoSigner
 
-from farm.base.errors import FarmError, UsageError
+from farm.base.errors import ExitCode, FarmError, UsageError
 from farm.base.safe_files import read_small
 from farm.base.temporary import temporary_folder
 from farm.cli import show
@@ -26,7 +26,7 @@ from farm.index.mirror import copy_index
 from farm.index.pages import check_there
 from farm.index.public import check_public
 from farm.index.reader import KEY, HttpReader, open_reader
-from farm.index.reconcile import reconcile
+from farm.index.reconcile import Reconciled, reconcile
 from farm.index.signatures import (
     MAX_ROLE_BYTES,
     load_public,
@@ -78,21 +78,29 @@ def run_publish(args: argparse.Namespace) -> int:
         offers = offers + source_offers
         left_out = left_out | without
     # With --json there is one document on stdout, and nothing else.
-    silent = args.json or args.quiet
+    progress: Callable[[str], None] = show.say
+    if args.json or args.quiet:
+        progress = _say_nothing
     store = _store(args)
-    done = publish_all(
-        store,
-        offers,
-        policy=policy_of(args),
-        progress=(lambda _name: None) if silent else show.say,
-    )
+    done = publish_all(store, offers, policy=policy_of(args), progress=progress)
     if done.wheels:
         _refresh_site(args, store, done.wheels)
     left_out |= done.left_out
     lines = [f"left out: {why}" for why in left_out.values()]
     count = f"{len(done.wheels)} published, {len(left_out)} left out"
     show.answer(args, {"wheels": list(done.wheels), "left_out": left_out}, [*lines, count])
-    return 7 if left_out else 0
+    return _refused(bool(left_out))
+
+
+def _say_nothing(_name: str) -> None:
+    """Takes the place of progress."""
+
+
+def _refused(refused: bool) -> int:
+    """The exit code of a command that left wheels out."""
+    if refused:
+        return ExitCode.PUBLISH_REFUSED
+    return ExitCode.DONE
 
 
 def _verified(args: argparse.Namespace) -> int:
@@ -118,9 +126,16 @@ def _verified(args: argparse.Namespace) -> int:
             if not report.passed:
                 raise refusal(report)
             step.result = summary(report)
-        inputs = read_inputs(args.inputs) if args.inputs else BuildInputs()
+        inputs = BuildInputs()
+        if args.inputs:
+            inputs = read_inputs(args.inputs)
         with outcomes.timed("publish", watcher) as step:
             mib = args.wheel.stat().st_size >> 20
+
+            def draw(done: int, mib: int = mib) -> None:
+                if mib:
+                    watcher.progress(done >> 20, mib)
+
             result = publish_wheel(
                 workspace,
                 plan,
@@ -128,17 +143,17 @@ def _verified(args: argparse.Namespace) -> int:
                 report,
                 given=inputs,
                 policy=policy_of(args),
-                progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
+                progress=draw,
             )
             step.result = result.wheel_url
     line = pip_line(*pip_request(workspace, plan, args.wheel.name))
-    if args.quiet:
-        outcome = []
-    else:
-        outcome = ["published" if result.changed else "already there: nothing to do"]
-    show.answer(
-        args, {"changed": result.changed, "wheel": result.wheel_url, "pip": line}, [*outcome, line]
-    )
+    lines = [line]
+    if not args.quiet:
+        outcome = "already there: nothing to do"
+        if result.changed:
+            outcome = "published"
+        lines.insert(0, outcome)
+    show.answer(args, {"changed": result.changed, "wheel": result.wheel_url, "pip": line}, lines)
     return 0
 
 
@@ -206,12 +221,12 @@ def _check(args: argparse.Namespace) -> int:
     check_there(store)
     if args.public is not None:
         return _report_problems(args, _public_problems(args, store), PUBLIC_ADVICE)
-    follow(trial := Trial(store))
-    copies = [
-        Problem(key, "is not what records and events say of copies", broken=True)
-        for key in trial.noted
-    ]
-    problems = check(store) + copies + _site_problems(args, store)
+    problems = check(store)
+    trial = Trial(store)
+    follow(trial)
+    for key in trial.noted:
+        problems.append(Problem(key, "is not what records and events say of copies", broken=True))
+    problems += _site_problems(args, store)
     return _report_problems(args, problems, CHECK_ADVICE)
 
 
@@ -242,17 +257,22 @@ def _public_problems(args: argparse.Namespace, store: Store) -> list[Problem]:
 def _report_problems(args: argparse.Namespace, problems: list[Problem], advice: str) -> int:
     broken = sum(problem.broken for problem in problems)
     if args.json:
-        show.json_document([asdict(problem) for problem in problems])
+        show.json_document(list(map(asdict, problems)))
     else:
-        rows = [("broken" if p.broken else "unfinished", p.key, p.what) for p in problems]
+        rows = []
+        for problem in problems:
+            kind = "unfinished"
+            if problem.broken:
+                kind = "broken"
+            rows.append((kind, problem.key, problem.what))
         if rows:
             show.table("", ("", "object", "what"), rows)
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
             show.say(advice)
     if broken:
-        return 6
-    return 1 if problems else 0
+        return ExitCode.VERIFICATION_FAILED
+    return int(bool(problems))
 
 
 def _reconcile(args: argparse.Namespace) -> int:
@@ -260,29 +280,33 @@ def _reconcile(args: argparse.Namespace) -> int:
     store = _store(args)
     done = reconcile(store, take_back=args.take_back)
     written = [*done.written, *follow(store), *_refresh_site(args, store)]
-    lines = [f"written: {key}" for key in written]
-    lines += [
-        f"left out: {name} was claimed, and its bytes are not there; publish it again"
-        for name in done.missing
-    ]
-    lines += [
-        f"left out: {name}: its files have other bytes than its record says; bring back the file "
-        "from a backup"
-        for name in done.differing
-    ]
-    verb = "deleted" if args.take_back else "without a record (--take-back deletes it)"
-    lines += [f"{verb}: {key}" for key in done.orphans]
-    show.answer(
-        args,
-        {
-            "written": written,
-            "missing": list(done.missing),
-            "differing": list(done.differing),
-            "orphans": list(done.orphans),
-        },
-        [*lines, f"{len(written)} pages written"],
-    )
-    return 7 if done.missing or done.differing else 0
+    document = {
+        "written": written,
+        "missing": list(done.missing),
+        "differing": list(done.differing),
+        "orphans": list(done.orphans),
+    }
+    show.answer(args, document, _reconciled(done, written, deleted=args.take_back))
+    return _refused(bool(done.missing or done.differing))
+
+
+def _reconciled(done: Reconciled, written: list[str], *, deleted: bool) -> Iterator[str]:
+    """The lines that say what was written, left out and removed."""
+    for key in written:
+        yield f"written: {key}"
+    for name in done.missing:
+        yield f"left out: {name} was claimed, and its bytes are not there; publish it again"
+    for name in done.differing:
+        yield (
+            f"left out: {name}: its files have other bytes than its record says; bring back the "
+            "file from a backup"
+        )
+    verb = "without a record (--take-back deletes it)"
+    if deleted:
+        verb = "deleted"
+    for key in done.orphans:
+        yield f"{verb}: {key}"
+    yield f"{len(written)} pages written"
 
 
 def _copy(args: argparse.Namespace) -> int:
@@ -351,7 +375,9 @@ def _signer(args: argparse.Namespace) -> CryptoSigner:
         raise UsageError(
             "no key to sign with", hint="--signing-key FILE, or signing_key in ci/farm.yaml"
         )
-    return load_signer(where if where.startswith("env:") else project / where)
+    if where.startswith("env:"):
+        return load_signer(where)
+    return load_signer(project / where)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -369,21 +395,23 @@ def _verify(args: argparse.Namespace) -> int:
     )
     state = state_root / hashlib.sha256(root).hexdigest()[:32]
     done = verify_index(open_reader(args.url), root, state=state, wheels=args.wheels)
+    result = "all as signed"
+    code = ExitCode.DONE
     if done.problems:
         result = f"{len(done.problems)} problems"
-    else:
-        result = "all as signed"
+        code = ExitCode.VERIFICATION_FAILED
     line = f"{result}: {done.pages} pages, {done.wheels} wheels, signed {done.time}"
     show.answer(args, done._asdict(), [*done.problems, line])
-    return 6 if done.problems else 0
+    return code
 
 
 def _keys(args: argparse.Namespace) -> int:
     store = _store(args)
-    successor = load_signer(args.new_root_key) if args.new_root_key else None
-    number, data = set_keys(
-        store, load_signer(args.root_key), [load_public(path) for path in args.public], successor
-    )
+    successor = None
+    if args.new_root_key:
+        successor = load_signer(args.new_root_key)
+    public_keys = list(map(load_public, args.public))
+    number, data = set_keys(store, load_signer(args.root_key), public_keys, successor)
     digest = hashlib.sha256(data).hexdigest()
     lines = [
         (

@@ -52,8 +52,10 @@ class LiveRuns:
 
         table = Table(box=None, pad_edge=False, show_edge=False)
         for name in COLUMNS:
-            last = name == COLUMNS[-1]
-            table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=1 if last else None)
+            ratio = None
+            if name == COLUMNS[-1]:
+                ratio = 1  # it takes the room that is left
+            table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=ratio)
         room = max(1, self._console.height - BESIDE_ROWS)
         for row in self._rows[:room]:
             table.add_row(*(Text(plain(cell)) for cell in cells(row)))
@@ -69,9 +71,14 @@ def cells(row: dict[str, Any]) -> Iterator[str]:
     yield row["package"]
     yield row["variant"]
     yield row["state"]
-    yield duration(row["seconds"]) if row["started"] else ""
+    took = ""
+    if row["started"]:
+        took = duration(row["seconds"])
+    yield took
     yield (row["why"] or row["progress"] or "").partition("\n")[0]
 
 
 def _rank(state: str) -> int:
-    return ORDER.index(Phase(state)) if state in ORDER else len(ORDER)
+    if state not in ORDER:
+        return len(ORDER)
+    return ORDER.index(Phase(state))

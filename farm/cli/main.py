@@ -77,8 +77,8 @@ COMMANDS: Mapping[str, str] = {
 }
 
 MODULES = {
-    **dict.fromkeys(("submit", "build", "render", "retry", "dispatch", "smoke"), "builds"),
-    **dict.fromkeys(("status", "logs", "cancel", "wait"), "runs"),
+    **dict.fromkeys(("build", "render", "retry", "dispatch"), "builds"),
+    **dict.fromkeys(("cancel", "wait"), "runs"),
     **dict.fromkeys(("inspect", "repair", "verify"), "wheels"),
     **dict.fromkeys(("publish", "index"), "index"),
     "completion": "main",

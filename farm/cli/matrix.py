@@ -9,7 +9,7 @@ from typing import Any
 from farm.base.errors import UsageError
 from farm.base.project import find_project
 from farm.cli import show
-from farm.cli.selection import selectors_of, workspace_of
+from farm.cli.selection import selectors_of, with_options, workspace_of
 from farm.plan.channel import Build, Channel
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
@@ -33,23 +33,30 @@ def run_matrix(args: argparse.Namespace) -> int:
         show.note(f"the first {args.limit} of {len(builds)} builds")
         builds = builds[: args.limit]
     # `--format github` and `names` are formats of their own: `--json` changes the table alone.
-    form = args.format
-    if form == "names":
+    if args.format == "names":
         for build in builds:
-            show.say(build.alias if args.channel else f"{build.channel}/{build.alias}")
-    elif form == "github":
+            show.say(_name_of(build, args.channel))
+    elif args.format == "github":
         labels = load_github(project)
         jobs = workflow_matrix(
             matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform)
         )
         print(json.dumps(jobs, separators=(",", ":")))  # one line: a step output
     elif args.json:
-        show.json_document([_to_json(build) for build in builds])
+        show.json_document(list(map(_to_json, builds)))
     else:
         for name, channel in matrix.channels.items():
-            if any(build.channel == name for build in builds):
-                _grid(channel, [build for build in builds if build.channel == name])
+            of_channel = [build for build in builds if build.channel == name]
+            if of_channel:
+                _print_channel(channel, of_channel)
     return 0
+
+
+def _name_of(build: Build, channel: str | None) -> str:
+    """The name of a build as `--variant` takes it; with its channel where none was named."""
+    if channel:
+        return build.alias
+    return f"{build.channel}/{build.alias}"
 
 
 def _to_json(build: Build) -> dict[str, Any]:
@@ -64,12 +71,8 @@ def _missing(args: argparse.Namespace, builds: list[Build]) -> list[Build]:
     workspace = workspace_of(args)
     missing = []
     for build in builds:
-        build_values = {"variant": build.alias, "channel": build.channel, "cuda": None, "words": ()}
-        request = selectors_of(
-            argparse.Namespace(**{**vars(args), **build_values}),
-            workspace.project,
-            workspace.settings,
-        )
+        words = with_options(args, variant=build.alias, channel=build.channel, cuda=None, words=())
+        request = selectors_of(words, workspace.project, workspace.settings)
         if find_published(workspace, resolve(workspace.project, request)) is None:
             missing.append(build)
     return missing
@@ -83,30 +86,38 @@ def _fits(build: Build, args: argparse.Namespace) -> bool:
     )
 
 
-def _grid(channel: Channel, offered: list[Build]) -> None:
-    """A row for each package, platform, GPU and set of Pythons; a column for each CPU level; CUDA
-    in the cells.
-    """
-    cells: dict[tuple[str, str, str, str], list[Build]] = {}
-    for build in offered:
-        cells.setdefault(
-            (build.package, build.platform, build.variant.gpu, build.variant.cpu), []
-        ).append(build)
-    cpus = [cpu for cpu in channel.cpus if any(cpu == cell_cpu for *_, cell_cpu in cells)]
-    rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
-    for (package, where, gpu, cpu), builds in cells.items():
-        pythons = " ".join(dict.fromkeys(build.variant.python for build in builds))
-        versions = " ".join(dict.fromkeys(build.cuda or "yes" for build in builds))
-        rows.setdefault((package, where, gpu, pythons), {})[cpu] = versions
+def _print_channel(channel: Channel, builds: list[Build]) -> None:
+    """Print the table of a channel's builds, and which packages need no GPU."""
+    used = {build.variant.cpu for build in builds}
+    cpus = [cpu for cpu in channel.cpus if cpu in used]
+    rows = []
+    for row, cudas_by_cpu in _grid(builds).items():
+        cells = [cudas_by_cpu.get(cpu, "-") for cpu in cpus]
+        rows.append((*row, *cells))
     show.table(
-        f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)",
+        f"{channel.name}: {channel.text.summary} ({len(builds)} builds; cells: the CUDA versions)",
         ("package", "platform", "GPU", "Python", *cpus),
-        [(*row, *(by_cpu.get(cpu, "-") for cpu in cpus)) for row, by_cpu in rows.items()],
+        rows,
     )
-    for package in dict.fromkeys(build.package for build in offered if build.variant.sms):
+    packages = dict.fromkeys(build.package for build in builds if build.variant.sms)
+    for package in packages:
         if not recipe(channel.text.recipe_of(package)).is_for_gpus:
             show.say(
                 f"{package} has no code for a GPU: its builds are the same code for each, and as "
                 "for cpu"
             )
     print()
+
+
+def _grid(builds: list[Build]) -> dict[tuple[str, ...], dict[str, str]]:
+    """The CUDA versions by CPU level, for each package, platform, GPU and set of Pythons."""
+    cells: dict[tuple[str, str, str, str], list[Build]] = {}
+    for build in builds:
+        place = (build.package, build.platform, build.variant.gpu, build.variant.cpu)
+        cells.setdefault(place, []).append(build)
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for (package, platform, gpu, cpu), of_cell in cells.items():
+        pythons = " ".join(dict.fromkeys(build.variant.python for build in of_cell))
+        versions = " ".join(dict.fromkeys(build.cuda or "yes" for build in of_cell))
+        rows.setdefault((package, platform, gpu, pythons), {})[cpu] = versions
+    return rows

@@ -1,6 +1,7 @@
 """`farm why --official`: whether PyTorch's own wheels run on a card, and who else has one."""
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from farm.catalog import gpus, paste
 from farm.catalog.gpus import is_integrated
 from farm.cli import official_cpu, show
 from farm.cli.official_request import Request, platform_of, read_request, refuse_options
+from farm.cli.wheel_lines import build_document, print_builds, underscored, wheel_facts
 from farm.plan.compat import official, official_wheels, other_makers
 from farm.plan.compat.answer import Question
 from farm.plan.compat.official import CardAnswer
@@ -57,29 +59,32 @@ class OfficialAnswer:
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
         question = self.request.question
-        wheel = self.answer.wheel
-        source = official_wheels.source(wheel) if wheel else None
-        builds = () if self.builds_driver else self.builds
+        read = None
+        if self.request.pasted:
+            read = self.request.pasted.summary()
+        source = None
+        if self.answer.wheel:
+            source = official_wheels.source(self.answer.wheel)
+        builds: Sequence[FarmBuild] = self.builds
+        if self.builds_driver:
+            builds = ()
         return {
             "gpus": [name for name, _ in self.request.cards],
             "sms": [f"sm{sm}" for sm in question.sms],
             "platform": question.platform,
-            "read": self.request.pasted.summary() if self.request.pasted else None,
+            "read": read,
             "notes": list(self.request.notes),
             "answer": self.answer.to_json() | {"source": source},
             "newest": self.newest.to_json(),
-            "others": [
-                show.fields(row, "maker", "torch", "cuda", "has", "lacks", "unconfirmed")
-                | {"install": line, "source": other_makers.makers().sources[row.source]}
-                for row, line in self.others
-            ],
-            "own": [
-                show.fields(build, "words", "torch", "cuda", "cost")
-                | {"proved": build.proved or None}
-                for build in builds
-            ],
+            "others": list(itertools.starmap(_maker_document, self.others)),
+            "own": list(map(build_document, builds)),
             "no_variant": self.no_build,
         }
+
+
+def _maker_document(row: Maker, line: str) -> dict[str, Any]:
+    document = show.fields(row, "maker", "torch", "cuda", "has", "lacks", "unconfirmed")
+    return {**document, "install": line, "source": other_makers.makers().sources[row.source]}
 
 
 def run_official(args: argparse.Namespace) -> int:
@@ -89,7 +94,9 @@ def run_official(args: argparse.Namespace) -> int:
         0 if a wheel of PyTorch runs on the cards, 3 if none does, 2 if that is not known.
     """
     refuse_options(args)
-    pasted = paste.read(sys.stdin.read(MAX_PASTE)) if args.gpu == ["-"] else None
+    pasted = None
+    if args.gpu == ["-"]:
+        pasted = paste.read(sys.stdin.read(MAX_PASTE))
     project = find_project(args.project or Path.cwd())
     if official_cpu.is_asked(args, pasted):
         question = official_cpu.question_of(args, pasted, platform=platform_of(args, pasted))
@@ -107,31 +114,50 @@ def answer_of(request: Request, project: Path) -> OfficialAnswer:
     question = request.question
     open_question = replace(question, torch=None, cuda=None)
     rows = other_makers.others(question) or other_makers.others(open_question)
-    reasons = (gpus.without_variant(sm) for sm in question.sms)
-    no_build = next((reason for reason in reasons if reason), None)
-    builds: list[FarmBuild] = []
-    builds_driver = None
-    if no_build is None:
-        builds = _builds(project, question, request.variant)
-    if no_build is None and not builds and question.driver:
-        later = _builds(project, replace(question, driver=None), request.variant)
-        builds_driver = _drivers_for(later, question.sms)
-        builds = later if builds_driver else []
-    if not builds and any(is_integrated(sm) for sm in question.sms):
-        no_build = no_build or gpus.jetson_note()
+    for_project = own_builds(project, question, request.variant)
     return OfficialAnswer(
         request=request,
         answer=official.best(question),
         newest=official.best(open_question),
         others=tuple((row, other_makers.install(row, question)) for row in rows),
-        builds=tuple(builds),
-        builds_driver=builds_driver,
-        no_build=no_build,
+        builds=tuple(for_project.builds),
+        builds_driver=for_project.driver,
+        no_build=for_project.why_none,
     )
 
 
+@dataclass(frozen=True)
+class OwnBuilds:
+    """Builds of one's own for the cards; `driver` where they need another one than is there."""
+
+    builds: Sequence[FarmBuild] = ()
+    driver: str | None = None
+    why_none: str | None = None
+
+
+def own_builds(project: Path, question: Question, variant: Variant | None) -> OwnBuilds:
+    """Find the builds of a project's channels for the cards, or why nobody can build one."""
+    for sm in question.sms:
+        reason = gpus.without_variant(sm)
+        if reason:
+            return OwnBuilds(why_none=reason)
+    builds = _builds(project, question, variant)
+    if builds:
+        return OwnBuilds(builds)
+    if question.driver:
+        builds = _builds(project, replace(question, driver=None), variant)
+        driver = _drivers_for(builds, question.sms)
+        if driver:
+            return OwnBuilds(builds, driver=driver)
+    if any(map(is_integrated, question.sms)):
+        return OwnBuilds(why_none=gpus.jetson_note())
+    return OwnBuilds()
+
+
 def _builds(project: Path, question: Question, variant: Variant | None) -> list[FarmBuild]:
-    cpu = variant.cpu if variant else None
+    cpu = None
+    if variant:
+        cpu = variant.cpu
     machine = machine_of(question.sms, question.platform, question.python, cpu, question.driver)
     try:
         return buildable_here(project, machine)
@@ -145,19 +171,27 @@ def _drivers_for(builds: Sequence[FarmBuild], sms: Sequence[int]) -> str | None:
     floors = [build.driver for build in builds if build.driver]
     if not floors:
         return None
-    cards = catalog.architectures().architectures
-    lasts = [cards[f"sm{sm}"].last_driver for sm in sms if f"sm{sm}" in cards]
-    last = min((branch for branch in lasts if branch), default=None)
-    end = f", up to branch {last}" if last else ""
-    return f"{min(floors, key=catalog.number)} or newer{end}"
+    text = f"{min(floors, key=catalog.number)} or newer"
+    architectures = catalog.architectures().architectures
+    lasts = []
+    for sm in sms:
+        architecture = architectures.get(f"sm{sm}")
+        if architecture and architecture.last_driver:
+            lasts.append(architecture.last_driver)
+    if lasts:
+        text += f", up to branch {min(lasts)}"
+    return text
 
 
 def headline(request: Request, answer: CardAnswer) -> str:
     """Say yes or no in one sentence."""
     question = request.question
     wheel = answer.wheel
-    which = f" of torch {question.torch}" if question.torch else ""
-    which += f" with CUDA {question.cuda}" if question.cuda else ""
+    which = ""
+    if question.torch:
+        which += f" of torch {question.torch}"
+    if question.cuda:
+        which += f" with CUDA {question.cuda}"
     if answer.unknown:
         return f"not known: {answer.unknown}"
     if wheel is None:
@@ -170,41 +204,55 @@ def headline(request: Request, answer: CardAnswer) -> str:
             f"{request.named}"
         )
     if answer.lost:
-        without_code = ", ".join(f"sm_{sm}" for sm in answer.lost)
         return (
             f"no: no wheel{which} has code for all of {request.named}; torch {wheel.torch} leaves "
-            f"out {without_code}"
+            f"out {underscored(answer.lost)}"
         )
     return f"no: {answer.problem}"
 
 
 def _print(result: OfficialAnswer, *, verbose: bool) -> None:
     """Print an answer for a person: the line to copy, then who else has a wheel."""
+    request = result.request
     answer = result.answer
-    if result.request.pasted:
-        show.prose(f"read: {result.request.pasted.summary()}")
-    for note in result.request.notes:
+    if request.pasted:
+        show.prose(f"read: {request.pasted.summary()}")
+    for note in request.notes:
         show.prose(f"note: {note}")
-    show.prose(headline(result.request, answer))
+    show.prose(headline(request, answer))
     if answer.update and not answer.lost:
         show.prose(f"  another driver is enough: {answer.update}")
     _print_wheel(answer, verbose=verbose)
-    reason = (
-        official.why_not_newer(result.request.question, answer.wheel)
-        if answer.runs and answer.wheel
-        else None
-    )
-    if reason:
-        show.prose(f"  newer ones: {reason}")
-    for text in _announcements(result.request.question, answer):
+    _print_newer(result)
+    if verbose or not _is_enough(result):
+        _print_others(result, verbose=verbose)
+
+
+def _print_newer(result: OfficialAnswer) -> None:
+    """Print what keeps newer wheels from the cards, and the newest that runs if this one does not."""
+    question = result.request.question
+    answer = result.answer
+    if answer.runs and answer.wheel:
+        reason = official.why_not_newer(question, answer.wheel)
+        if reason:
+            show.prose(f"  newer ones: {reason}")
+    for text in _announcements(question, answer):
         show.prose(f"  {text}")
     newest = result.newest
     if not answer.runs and newest.runs and newest.wheel:
         show.say(f"the newest that runs: torch {newest.wheel.torch} with CUDA {newest.wheel.cuda}")
         show.say(f"  {newest.wheel.pip}")
-    plain_yes = answer.runs and not answer.without
-    if (plain_yes or (answer.unknown and newest.runs)) and not verbose:
-        return  # the rest would only hide it
+
+
+def _is_enough(result: OfficialAnswer) -> bool:
+    """True where what others have would only hide the answer."""
+    if result.answer.runs:
+        return not result.answer.without
+    return bool(result.answer.unknown) and result.newest.runs
+
+
+def _print_others(result: OfficialAnswer, *, verbose: bool) -> None:
+    """Print the wheels of other makers, and builds of one's own."""
     for row, line in result.others:
         about = f"{row.maker}: torch {row.torch}, CUDA {row.cuda}; {row.has}; lacks {row.lacks}"
         show.prose(f"{about} (not confirmed: {row.unconfirmed})")
@@ -212,8 +260,16 @@ def _print(result: OfficialAnswer, *, verbose: bool) -> None:
     _print_makers_beside(other_makers.makers_beside(result.request.question), verbose=verbose)
     if result.builds_driver:
         show.say(f"with driver {result.builds_driver}:")
-    room = 1 if answer.runs else MAX_BUILDS - bool(result.others)
-    print_builds(result.builds if verbose else result.builds[:room], result.no_build)
+    builds = result.builds
+    if not verbose:
+        builds = builds[: _room_for_builds(result)]
+    print_builds(builds, result.no_build)
+
+
+def _room_for_builds(result: OfficialAnswer) -> int:
+    if result.answer.runs:
+        return 1
+    return MAX_BUILDS - bool(result.others)
 
 
 def _print_makers_beside(makers: Sequence[MakerBeside], *, verbose: bool) -> None:
@@ -234,9 +290,7 @@ def _print_wheel(answer: CardAnswer, *, verbose: bool) -> None:
     if wheel is None:
         return
     show.say(f"  {wheel.pip}")
-    glibc = f", glibc {wheel.glibc} or newer" if wheel.glibc else ""
-    pythons = " ".join(f"{word[2]}.{word[3:]}" for word in wheel.pythons)
-    show.prose(f"  {wheel.platform}{glibc}; Python {pythons}; driver {answer.drivers}")
+    show.prose(f"  {wheel_facts(wheel)}; driver {answer.drivers}")
     for text in answer.without:
         show.prose(f"  without {text}")
     for text in answer.but:
@@ -248,22 +302,15 @@ def _print_wheel(answer: CardAnswer, *, verbose: bool) -> None:
 
 def _announcements(question: Question, answer: CardAnswer) -> Iterator[str]:
     """Upstream's own words about dropping the cards."""
-    ends = [end for sm in question.sms if (end := official_wheels.end_of_support(sm))]
-    for text in dict.fromkeys(f"{end.text} ({end.source})" for end in ends):
-        yield f"the end: {text}; newer releases: builds of your own"
+    ends = []
+    for sm in question.sms:
+        end = official_wheels.end_of_support(sm)
+        if end and end not in ends:
+            ends.append(end)
+            yield f"the end: {end.text} ({end.source}); newer releases: builds of your own"
     if answer.runs or not question.cuda:
         return
     for sm in question.sms:
         dropped = official_wheels.left_behind(question.torch or "99", question.cuda, sm)
         if dropped and dropped not in ends:
             yield f"{dropped.text} ({dropped.source})"
-
-
-def print_builds(builds: Sequence[FarmBuild], no_build: str | None) -> None:
-    """Print builds of one's own, each with the command that makes it."""
-    if no_build:
-        show.prose(f"no wheel of your own either: {no_build}")
-    for build in builds:
-        without_code = "".join(f"; no code for sm_{sm}" for sm in build.lost)
-        show.prose(f"of your own: {build.release} ({build.standing}; {build.cost}{without_code})")
-        show.say(f"  farm submit {build.words}")

@@ -9,6 +9,7 @@ from farm import catalog
 from farm.base.errors import FarmError, UsageError
 from farm.catalog.paste import Pasted
 from farm.cli import show
+from farm.cli.wheel_lines import build_document, print_builds, wheel_facts
 from farm.plan.compat import official_cpu
 from farm.plan.compat.answer import Question
 from farm.plan.compat.official_cpu import CpuAnswer
@@ -28,8 +29,7 @@ def is_asked(args: argparse.Namespace, pasted: Pasted | None) -> bool:
         return not pasted.cards and pasted.problem is None and about_a_machine
     if args.gpu:
         return False
-    variant = Variant.parse(args.variant) if args.variant else None
-    cpu_alone = variant is not None and not variant.sms
+    cpu_alone = bool(args.variant) and not Variant.parse(args.variant).sms
     return cpu_alone or args.cpu is not None or _without_cuda(args.platform)
 
 
@@ -54,29 +54,52 @@ def question_of(args: argparse.Namespace, pasted: Pasted | None, *, platform: st
             "a CUDA and a driver are about a card, and none is named",
             hint="name it with --gpu, or leave them out",
         )
-    variant = Variant.parse(args.variant) if args.variant else None
-    cpu = args.cpu or (variant.cpu if variant else None) or (pasted.cpu if pasted else None)
-    levels = catalog.cpu_levels()
-    if cpu is not None and cpu not in levels:
-        raise UsageError(f"{cpu!r} is no CPU level", hint=f"known: {', '.join(levels)}")
-    machine = levels[cpu].machine if cpu else (pasted.machine if pasted else None)
+    variant = None
+    if args.variant:
+        variant = Variant.parse(args.variant)
+    read = pasted or Pasted()
+    cpu = _cpu(args.cpu, variant, read)
+    machine = read.machine
+    if cpu:
+        machine = catalog.cpu_levels()[cpu].machine
     if _without_cuda(platform) and machine is None:
         raise UsageError(
             "Macs have Intel's or Apple's processors, and the answer depends on it",
             hint="--cpu arm64 (Apple), or --cpu avx2 (Intel)",
         )
-    glibc = parse_glibc(args.glibc) if args.glibc else (pasted.glibc if pasted else None)
     return Question(
         sms=(),
         platform=f"{platform}-{facts(platform).machine(machine or 'x86_64')}",
-        python=_python(args.python, variant, pasted),
+        python=_python(args.python, variant, read),
         torch=_torch(args.torch),
-        glibc=glibc if platform == DEFAULT else None,
+        glibc=glibc_of(args.glibc, read, platform),
         cpu=cpu,
     )
 
 
-def _python(name: str | None, variant: Variant | None, pasted: Pasted | None) -> str | None:
+def _cpu(name: str | None, variant: Variant | None, read: Pasted) -> str | None:
+    """The level that was named, else the variant's, else that of a pasted text."""
+    cpu = name
+    if not cpu and variant:
+        cpu = variant.cpu
+    cpu = cpu or read.cpu
+    levels = catalog.cpu_levels()
+    if cpu is not None and cpu not in levels:
+        raise UsageError(f"{cpu!r} is no CPU level", hint=f"known: {', '.join(levels)}")
+    return cpu
+
+
+def glibc_of(text: str | None, read: Pasted, platform: str) -> str | None:
+    """The C library that was named, else that of a pasted text; it counts on Linux alone."""
+    glibc = read.glibc
+    if text:
+        glibc = parse_glibc(text)
+    if platform != DEFAULT:
+        return None
+    return glibc
+
+
+def _python(name: str | None, variant: Variant | None, read: Pasted) -> str | None:
     if name is not None:
         word = python_word(name)
         if not word:
@@ -84,7 +107,7 @@ def _python(name: str | None, variant: Variant | None, pasted: Pasted | None) ->
         return word
     if variant:
         return variant.python
-    return pasted.python if pasted else None
+    return read.python
 
 
 def _torch(text: str | None) -> str | None:
@@ -135,20 +158,24 @@ def _document(
     newest: CpuAnswer,
     builds: list[FarmBuild],
 ) -> dict[str, Any]:
-    source = catalog.official().cpu_glibc_source
+    source = None
+    if best.wheel:
+        source = catalog.official().cpu_glibc_source
+    summary = None
+    notes: list[str] = []
+    if pasted:
+        summary = pasted.summary()
+        notes += pasted.notes
     return {
         "gpus": [],
         "sms": [],
         "platform": question.platform,
-        "read": pasted.summary() if pasted else None,
-        "notes": list(pasted.notes) if pasted else [],
-        "answer": best.to_json() | {"source": source if best.wheel else None},
+        "read": summary,
+        "notes": notes,
+        "answer": best.to_json() | {"source": source},
         "newest": newest.to_json(),
         "others": [],
-        "own": [
-            show.fields(build, "words", "torch", "cuda", "cost") | {"proved": build.proved or None}
-            for build in builds
-        ],
+        "own": list(map(build_document, builds)),
         "no_variant": None,
     }
 
@@ -159,7 +186,9 @@ def headline(question: Question, best: CpuAnswer) -> str:
         return f"not known: {best.unknown}"
     if best.problem or best.wheel is None:
         return f"no: {best.problem}"
-    cpu = f"a CPU with {question.cpu}" if question.cpu else "the CPU"
+    cpu = "the CPU"
+    if question.cpu:
+        cpu = f"a CPU with {question.cpu}"
     return f"yes: PyTorch's own wheel of torch {best.wheel.torch} runs on {cpu}"
 
 
@@ -174,15 +203,11 @@ def _print(
     show.prose(headline(question, best))
     wheel = best.wheel
     if wheel:
-        glibc = f", glibc {wheel.glibc} or newer" if wheel.glibc else ""
-        pythons = " ".join(f"{word[2]}.{word[3:]}" for word in wheel.pythons)
         show.say(f"  {wheel.pip}")
-        show.prose(f"  {wheel.platform}{glibc}; Python {pythons}")
+        show.prose(f"  {wheel_facts(wheel)}")
     if best.newer:
         show.prose(f"  newer ones: {best.newer}")
     for text in best.but:
         show.prose(f"  but: {text}")
     if question.cpu in catalog.official().old_cpus or not best.runs:
-        for build in builds:
-            show.prose(f"of your own: {build.release} ({build.standing}; {build.cost})")
-            show.say(f"  farm submit {build.words}")
+        print_builds(builds, None)

@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from farm import catalog
@@ -11,9 +11,9 @@ from farm.base.errors import UsageError
 from farm.catalog import gpus
 from farm.catalog.paste import Pasted, PastedCard
 from farm.cli.cards import sm_of
+from farm.cli.official_cpu import glibc_of
 from farm.plan.compat import official_wheels
 from farm.plan.compat.answer import Question
-from farm.plan.compat.stack import parse_glibc
 from farm.plan.options import OPTIONS, from_environment
 from farm.plan.variant import Variant, python_word
 from farm.platforms.facts import DEFAULT
@@ -49,17 +49,20 @@ def read_request(args: argparse.Namespace, pasted: Pasted | None) -> Request:
             "--official asks about a card or a CPU: name it with --gpu or --cpu",
             hint="an example: --gpu 'GTX 1080 Ti', or --cpu avx",
         )
-    variant = Variant.parse(args.variant) if args.variant else None
+    variant = None
+    if args.variant:
+        variant = Variant.parse(args.variant)
     torch, cuda = _versions(args.torch, args.cuda)
-    python = _python(args.python) or (variant.python if variant else None)
+    read = pasted or Pasted(cards=tuple(map(PastedCard, args.gpu)))
+    platform = platform_of(args, pasted)
     request = request_of(
-        pasted.cards if pasted else [PastedCard(name) for name in args.gpu],
-        platform_of(args, pasted),
-        driver=args.driver or (pasted.driver if pasted else None),
-        python=python or (_python_of_paste(pasted) if pasted else None),
-        glibc=parse_glibc(args.glibc) if args.glibc else (pasted.glibc if pasted else None),
-        cpu=_cpu(args.cpu) or (pasted.cpu if pasted else None),
-        machine=pasted.machine if pasted else None,
+        read.cards,
+        platform,
+        driver=args.driver or read.driver,
+        python=_python(args.python, variant, read),
+        glibc=glibc_of(args.glibc, read, platform),
+        cpu=_cpu(args.cpu) or read.cpu,
+        machine=read.machine,
         variant=variant,
         skip_unknown=pasted is not None,
     )
@@ -67,19 +70,16 @@ def read_request(args: argparse.Namespace, pasted: Pasted | None) -> Request:
         request,
         question=replace(request.question, torch=torch, cuda=cuda),
         pasted=pasted,
-        notes=(*(pasted.notes if pasted else ()), *request.notes),
+        notes=(*read.notes, *request.notes),
     )
 
 
 def platform_of(args: argparse.Namespace, pasted: Pasted | None) -> str:
     """The system that was asked about: that of a pasted text unless --platform is given."""
-    if pasted and pasted.platform and "--platform" not in _option_names(args.words):
+    named_options = {word.partition("=")[0] for word in args.words}
+    if pasted and pasted.platform and "--platform" not in named_options:
         return pasted.platform
     return str(args.platform)
-
-
-def _option_names(words: Sequence[str]) -> set[str]:
-    return {word.partition("=")[0] for word in words}
 
 
 def request_of(
@@ -110,42 +110,61 @@ def request_of(
     Raises:
         UsageError: No card is known, or no machine has all of them.
     """
-    architectures = variant.architectures if variant else ()
+    architectures: tuple[str, ...] = ()
+    if variant:
+        architectures = variant.architectures
+        cpu = cpu or variant.cpu
+    if platform != DEFAULT:
+        glibc = None
     named_cards: list[tuple[str, int]] = []
-    machines: set[str] = set()
-    errors: list[UsageError] = []
+    notes = []
+    first_error = None
     for card in cards:
         try:
-            sm = sm_of(card.name if card.sm is None else f"sm_{card.sm}", architectures)
+            named_cards.append((card.name, sm_of(_name_of(card), architectures)))
         except UsageError as error:
-            errors.append(error)
-            continue
-        named_cards.append((card.name, sm))
-        usual = gpus.machine(card.name, sm)
-        machines.add(usual if usual == "aarch64" else machine or usual)
-    if errors and not (skip_unknown and named_cards):
-        raise errors[0]
-    if variant:
-        machines = {variant.machine}
-    if len(machines) > 1:
-        names = ", ".join(card.name for card in cards)
-        raise UsageError(f"no machine has all of {names}: some sit beside Arm cores alone")
-    where = f"{platform}-{machines.pop()}"
-    if where not in official_wheels.PLATFORMS:
+            notes.append(f"Left out: {error}.")
+            first_error = first_error or error
+    if first_error and not (skip_unknown and named_cards):
+        raise first_error
+
+    place = f"{platform}-{_machine_of(named_cards, machine, variant)}"
+    if place not in official_wheels.PLATFORMS:
         raise UsageError(
-            f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows"
+            f"PyTorch publishes no CUDA wheels for {place}", hint="--platform linux or windows"
         )
     sms = tuple(dict.fromkeys(sm for _, sm in named_cards))
-    notes = tuple(f"Left out: {error}." for error in errors)
-    question = Question(
-        sms=sms,
-        platform=where,
-        driver=driver,
-        python=python,
-        glibc=glibc if platform == DEFAULT else None,
-        cpu=cpu or (variant.cpu if variant else None),
-    )
-    return Request(tuple(named_cards), question, variant, notes=notes)
+    question = Question(sms, place, driver=driver, python=python, glibc=glibc, cpu=cpu)
+    return Request(tuple(named_cards), question, variant, notes=tuple(notes))
+
+
+def _name_of(card: PastedCard) -> str:
+    """The SM of a card where the text has it, else its name."""
+    if card.sm is None:
+        return card.name
+    return f"sm_{card.sm}"
+
+
+def _machine_of(
+    cards: Sequence[tuple[str, int]], machine: str | None, variant: Variant | None
+) -> str:
+    """The one machine that has all the cards.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if variant:
+        return variant.machine
+    machines: set[str] = set()
+    for name, sm in cards:
+        usual = gpus.machine(name, sm)
+        if usual != "aarch64":
+            usual = machine or usual
+        machines.add(usual)
+    if len(machines) > 1:
+        names = ", ".join(name for name, _ in cards)
+        raise UsageError(f"no machine has all of {names}: some are only built into Arm machines")
+    return machines.pop()
 
 
 def _cpu(name: str | None) -> str | None:
@@ -157,87 +176,93 @@ def _cpu(name: str | None) -> str | None:
     return name
 
 
-def _python_of_paste(pasted: Pasted) -> str | None:
-    """The Python of a pasted text; none that no release of PyTorch is for."""
-    return pasted.python if pasted.python in _pythons() else None
-
-
 def refuse_options(args: argparse.Namespace) -> None:
     """Refuse options about a build, not about wheels that others publish; take release and CUDA of
     the environment.
     """
-    names = [*_BUILDS_ALONE, *(name for name in OPTIONS if name not in ("torch", "cuda"))]
-    used = [name for name in names if getattr(args, name, None) is not None]
     for name, choice in from_environment(os.environ).items():
         if name not in ("torch", "cuda"):
             raise UsageError(
                 f"{choice.origin}: about a build of your own, not about PyTorch's wheels",
                 hint="unset it",
             )
-        if getattr(args, name) is None:
-            setattr(args, name, choice.value)
-    switches = [name.removeprefix("USE_").lower() for name in catalog.switches()]
-    used += [name for name in switches if getattr(args, name, None) is not None]
-    if args.package != "torch":
-        used.append("package")
-    if used:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in used)
+    flags = [f"--{name.replace('_', '-')}" for name in _build_options(args)]
+    if flags:
         raise UsageError(
-            f"{flags}: about a build of your own, not about PyTorch's wheels",
+            f"{', '.join(flags)}: about a build of your own, not about PyTorch's wheels",
             hint="leave it out, or ask about a build: farm why --variant GPU-CPU-PYTHON …",
         )
+    for name, choice in from_environment(os.environ).items():
+        if getattr(args, name) is None:
+            setattr(args, name, choice.value)
+
+
+def _build_options(args: argparse.Namespace) -> Iterator[str]:
+    """The options of the command line that are about a build."""
+    for name in (*_BUILDS_ALONE, *OPTIONS):
+        if name not in ("torch", "cuda") and getattr(args, name, None) is not None:
+            yield name
+    for switch in catalog.switches():
+        name = switch.removeprefix("USE_").lower()
+        if getattr(args, name, None) is not None:
+            yield name
+    if args.package != "torch":
+        yield "package"
 
 
 def _versions(torch: str | None, cuda: str | None) -> tuple[str | None, str | None]:
     """Release and CUDA: `2.8`, `2.8.0+cu128` as `torch.__version__` prints it, `12.8`, `cu128`."""
     release, _, label = (torch or "").partition("+")
-    version_texts = [text for text in (label, cuda) if text]
-    spelled = [re.sub(r"^cu(\d+)(\d)$", r"\1.\2", text.strip().lower()) for text in version_texts]
-    if "cpu" in spelled:
-        raise UsageError(
-            "a wheel +cpu runs on no card: ask for one with CUDA", hint=f"--torch {release}"
-        )
-    toolkits = catalog.toolkits()
-    for text in spelled:
-        if catalog.find(toolkits, text) is None:
+    cudas = set()
+    for text in filter(None, (label, cuda)):
+        number = re.sub(r"^cu(\d+)(\d)$", r"\1.\2", text.strip().lower())
+        if number == "cpu":
             raise UsageError(
-                f"CUDA {text!r} is not in the catalogue", hint=catalog.known(toolkits, text)
+                "a wheel +cpu runs on no card: ask for one with CUDA", hint=f"--torch {release}"
             )
-    cudas = {catalog.find(toolkits, text) for text in spelled}
+        cudas.add(_entry(catalog.toolkits(), number, f"CUDA {number!r}"))
     if len(cudas) > 1:
         raise UsageError(
             f"--torch {torch} and --cuda {cuda} name two CUDAs", hint="give one of them"
         )
-    releases = catalog.torch_releases()
-    torch_release = catalog.find(releases, release) if release else None
-    if release and torch_release is None:
-        raise UsageError(
-            f"torch {release} is not in the catalogue", hint=catalog.known(releases, release)
-        )
+    torch_release = None
+    if release:
+        torch_release = _entry(catalog.torch_releases(), release, f"torch {release}")
     return torch_release, next(iter(cudas), None)
 
 
-def _python(name: str | None) -> str | None:
-    """The Python that was asked for, also as 3.12, cp312 or python3.12."""
-    if name is None:
-        return None
-    if (word := python_word(name)) in _pythons():
-        return word
-    names = sorted(_pythons(), key=lambda word: (int(word[3:].removesuffix("t")), word))
-    raise UsageError(
-        f"no PyTorch in the catalogue has wheels for {name!r}", hint=f"known: {', '.join(names)}"
-    )
+def _entry(table: Mapping[str, object], text: str, what: str) -> str:
+    """The key of a table of the catalogue that a text stands for."""
+    key = catalog.find(table, text)
+    if key is None:
+        raise UsageError(f"{what} is not in the catalogue", hint=catalog.known(table, text))
+    return key
 
 
-def _pythons() -> set[str]:
-    """The Pythons that some release of PyTorch has wheels for."""
-    releases = catalog.torch_releases().values()
-    return {word for release in releases for word in release.pythons.linux}
+def _python(name: str | None, variant: Variant | None, read: Pasted) -> str | None:
+    """The Python that was asked for, also as 3.12, cp312 or python3.12; else the variant's, else
+    that of a pasted text.
+    """
+    pythons = official_wheels.pythons()
+    if name is not None:
+        word = python_word(name)
+        if word in pythons:
+            return word
+        names = sorted(pythons, key=lambda word: (int(word[3:].removesuffix("t")), word))
+        raise UsageError(
+            f"no PyTorch in the catalogue has wheels for {name!r}",
+            hint=f"known: {', '.join(names)}",
+        )
+    if variant:
+        return variant.python
+    if read.python in pythons:
+        return read.python
+    return None
 
 
 def named(name: str, sm: int) -> str:
     """Name a card with its SM; with all of them where it was sold with several, all too old."""
     chips = sorted({card.sm for card in gpus.find(name)})
     if len(chips) > 1 and f"sm{sm}" in gpus.gpus().too_old:
-        return f"{name} ({' or '.join(chip.replace('sm', 'sm_') for chip in chips)})"
+        return f"{name} ({' or '.join(chips).replace('sm', 'sm_')})"
     return f"{name} (sm_{sm})"

@@ -3,7 +3,7 @@
 import argparse
 import platform as system
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from farm import catalog
@@ -81,9 +81,10 @@ def report_of(project: Path, settings: Settings, request: BuildRequest) -> PlanR
     evidence = load_evidence(project)
     tests = [(label, f"{text} ({source})") for label, text, source in evidence.rows(plan)]
     done_here = _done_here(project, settings, plan)
-    if not evidence.of(plan) and any(label == "tested here" for label, _ in done_here):
+    if not evidence.of(plan) and "tested here" in dict(done_here):
         tests = []  # that nothing ran to its end is true of what comes with the farm alone
-    warnings = [(reason.severity, reason.text) for reason in check_request(project, request).rules]
+    rules = check_request(project, request).rules
+    warnings = [(reason.severity, reason.text) for reason in rules]
     choices = _choices(plan)
     return PlanReport(
         plan=plan,
@@ -144,26 +145,33 @@ def _on_one_screen(report: PlanReport) -> Iterator[Line]:
     yield "stack", _stack(plan)
     texts: dict[str, list[str]] = {}
     for label, text in report.lines:
-        if label == "note":
-            continue
         texts.setdefault(label, []).append(text)
-    yield from (("with", text) for text in texts.pop("with", ()))
+    texts.pop("note", None)
+    for text in texts.pop("with", ()):
+        yield "with", text
     if texts.pop("without", None):  # its reasons are for --all
-        features = catalog.features()
-        titles = [features[name].title if name in features else name for name in plan.without]
-        yield "without", ", ".join(titles)
+        yield "without", ", ".join(map(_title, plan.without))
     yield "runs on", _systems(plan)
     costs = [*texts.pop("time", ()), *texts.pop("disk", ()), *texts.pop("downloads", ())]
     yield "cost", "; ".join(costs)
-    # Several proofs of one build: the last says the most.
-    yield from (("tested", text) for text in texts.pop("tested", ())[-1:])
-    faults = (
-        official_wheels.faults_text(str(plan.options.get("torch"))) if _is_torch(plan) else None
-    )
-    if faults:
-        yield "but", faults
+    tests = texts.pop("tested", ())
+    if tests:
+        yield "tested", tests[-1]  # of several proofs of one build the last says the most
+    if _is_torch(plan):
+        faults = official_wheels.faults_text(str(plan.options.get("torch")), plan.patch_files)
+        if faults:
+            yield "security", faults
     for label, lines in texts.items():
-        yield from ((label, text) for text in lines)
+        for text in lines:
+            yield label, text
+
+
+def _title(feature: str) -> str:
+    """The name of a feature for people; one that the catalogue does not have keeps its own."""
+    features = catalog.features()
+    if feature not in features:
+        return feature
+    return features[feature].title
 
 
 def _is_torch(plan: Plan) -> bool:
@@ -188,12 +196,13 @@ def _systems(plan: Plan) -> str:
     """Python, systems and drivers that the wheel is for."""
     variant = plan.parsed_variant
     parts = [f"Python {variant.python_version}"]
-    if any(is_integrated(sm) for sm in variant.sms):
+    if any(map(is_integrated, variant.sms)):
         parts.append(f"{catalog.architectures().jetson.system} or newer")
     elif plan.base:
         systems = catalog.reach(plan.base)
-        # The oldest of them: whoever has another compares with the version of glibc beside it.
-        systems_text = f"{', '.join(systems[:3])} and newer" if systems else "newer systems"
+        systems_text = "newer systems"
+        if systems:  # the oldest; the version of glibc decides for others
+            systems_text = f"{', '.join(systems[:3])} and newer"
         parts.append(f"{systems_text} (glibc {catalog.debian_releases()[plan.base].glibc} at most)")
     else:
         parts.append(facts(plan.platform).title)
@@ -207,13 +216,15 @@ def _drivers(plan: Plan, cuda: str) -> str:
     """The drivers that run the wheel on its cards: `450.80.02 to branch 470`."""
     floor = catalog.cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(plan.platform)
     architectures = catalog.architectures().architectures
-    last = [
-        branch
-        for sm in plan.parsed_variant.sms
-        if (branch := architectures[f"sm{sm}"].last_driver) is not None
-    ]
-    start = f"{floor or 'not known'} or newer"
-    return f"{start}, up to branch {min(last)}" if last else start
+    lasts = []
+    for sm in plan.parsed_variant.sms:
+        last = architectures[f"sm{sm}"].last_driver
+        if last is not None:
+            lasts.append(last)
+    text = f"{floor or 'not known'} or newer"
+    if lasts:
+        text += f", up to branch {min(lasts)}"
+    return text
 
 
 def _typed(plan: Plan) -> str:
@@ -226,13 +237,15 @@ def _typed(plan: Plan) -> str:
     if plan.origins["channel"] == "--channel":
         words.append(f"--channel {plan.channel}")
     for name, value in plan.options.items():
-        if plan.origins.get(name) != OPTIONS[name].flag or value is None:
+        flag = OPTIONS[name].flag
+        if plan.origins.get(name) != flag or value is None:
             continue
-        if isinstance(value, bool):
-            flag = OPTIONS[name].flag
-            words.append(flag if value else flag.replace("--", "--no-", 1))
+        if value is True:
+            words.append(flag)
+        elif value is False:
+            words.append(flag.replace("--", "--no-", 1))
         else:
-            words.append(f"{OPTIONS[name].flag} {value}")
+            words.append(f"{flag} {value}")
     return " ".join(words)
 
 
@@ -246,16 +259,18 @@ def _run_plans(
     from farm.run.resume import find_published
 
     workspace = Workspace(project, settings, Watcher())
-    builds = {}
+    states = {}
+    plans_by_digest = {}
     for words in chosen:
         plan = resolve(project, selectors_of(words, project, settings))
-        published = find_published(workspace, plan) is not None
-        builds[plan.digest] = Build(plan, PUBLISHED if published else TO_BUILD)
-    plans = makers_first([build.plan for build in builds.values()])
+        plans_by_digest[plan.digest] = plan
+        states[plan.digest] = TO_BUILD
+        if find_published(workspace, plan) is not None:
+            states[plan.digest] = PUBLISHED
+    plans = makers_first(list(plans_by_digest.values()))
     hours = hours_here(project, settings, [plan.package for plan in plans])
-    batch = Batch(
-        [replace(builds[plan.digest], hours_here=hours.get(plan.package)) for plan in plans]
-    )
+    builds = [Build(plan, states[plan.digest], hours.get(plan.package)) for plan in plans]
+    batch = Batch(builds)
     if args.json:
         show.json_document(batch.to_json())
     else:
@@ -328,7 +343,8 @@ def _choices(plan: Plan) -> list[Row]:
         rows.append(("python", python, plan.origins["python"]))
     if plan.windows:
         rows.append(("openmp", plan.windows.openmp, "the one OpenMP runtime of the build"))
-    rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
+    for need in plan.needs:
+        rows.append(("needs", need, f"recipe {plan.recipe}"))
     for name in plan.features:
         reason = catalog.features()[name].untried.get(plan.platform)
         if reason:
@@ -341,7 +357,7 @@ def _choices(plan: Plan) -> list[Row]:
 def _runs_on(plan: Plan, base: str) -> str:
     """The systems that a wheel of a base image runs on."""
     glibc = catalog.debian_releases()[base].glibc
-    if any(is_integrated(sm) for sm in plan.parsed_variant.sms):
+    if any(map(is_integrated, plan.parsed_variant.sms)):
         reach = f"its CUDA needs {catalog.architectures().jetson.system} or newer"
     else:
         reach = f"runs at least on {', '.join(catalog.reach(base)) or 'newer ones'}"
@@ -360,21 +376,19 @@ def _needed_before(project: Path, settings: Settings, plan: Plan) -> Iterator[tu
     """Builds needed before, and their hours; or that the index has them, or PyTorch's own is
     fetched.
     """
-    yield from (
-        ("torch", f"PyTorch's own: {wheel.file}, from {wheel.url or 'the Python index'}")
-        for wheel in plan.build_requires
-        if wheel.package == "torch"
-    )
+    for wheel in plan.build_requires:
+        if wheel.package == "torch":
+            yield "torch", f"PyTorch's own: {wheel.file}, from {wheel.url or 'the Python index'}"
     if not plan.needs:
         return
     from farm.run.needs import standing
 
     try:
         for need, missing in standing(settings.index_at(project), plan, project):
-            yield (
-                "first",
-                f"{need}: not in the index; {missing}" if missing else f"{need}: the index has it",
-            )
+            if missing:
+                yield "first", f"{need}: not in the index; {missing}"
+            else:
+                yield "first", f"{need}: the index has it"
     except FarmError as error:
         yield "first", f"{', '.join(plan.needs)}: the index cannot be asked: {error}"
 
@@ -391,14 +405,17 @@ def _same_without_a_gpu(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _tested_instead(project: Path, plan: Plan, evidence: Evidence) -> Iterator[tuple[str, str]]:
     """The tested build for the same cards and CPU, beside one of PyTorch that was not tested."""
+    if plan.package != "torch":
+        return
+    # What was proved on another base image is this very build.
+    if any(wheel.is_of_stack(plan) for wheel in evidence.wheels):
+        return
     variant = plan.parsed_variant
     machine = Machine(variant.sms, (variant.cpu,), plan.platform, (variant.python,), together=True)
-    # What was proved on another base image is this very build.
-    if plan.package == "torch" and not any(wheel.is_of_stack(plan) for wheel in evidence.wheels):
-        for build in buildable_here(project, machine, limit=1):
-            if build.proved:
-                yield "instead", f"{build.release} ({build.standing}):"
-                yield "", f"farm plan {build.words}"
+    for build in buildable_here(project, machine, limit=1):
+        if build.proved:
+            yield "instead", f"{build.release} ({build.standing}):"
+            yield "", f"farm plan {build.words}"
 
 
 def _cost(plan: Plan) -> Iterator[Line]:
@@ -407,13 +424,8 @@ def _cost(plan: Plan) -> Iterator[Line]:
     yield "time", _time(plan, built)
     machine = facts(plan.platform).machine(system.machine())
     if plan.base and plan.machine != machine:
-        yield (
-            "emulated",
-            (
-                f"on {machine}, by qemu: image, build and test take far longer "
-                "(docs/how-to/runners.md)"
-            ),
-        )
+        text = f"on {machine}, by qemu: image, build and test take far longer"
+        yield "emulated", f"{text} (docs/how-to/runners.md)"
     sizes = [f"{built.disk_gb:g} GB for the build"]
     if plan.base:
         sizes.append(f"{needs().image_gb} GB for the image")
@@ -438,9 +450,8 @@ def _time(plan: Plan, built: Recipe) -> str:
     if hours is None:
         return f"not measured; here {jobs_text}"
     word, count = hours
+    cost = f"{word} {count:g} CPU hours"
     without = plan.options["without"]
-    less = f", less without {without}" if without else ""
-    return (
-        f"{word} {count:g} CPU hours{less}: {word} {duration(count * 3600 / jobs)} here, "
-        f"{jobs_text}"
-    )
+    if without:
+        cost += f", less without {without}"
+    return f"{cost}: {word} {duration(count * 3600 / jobs)} here, {jobs_text}"

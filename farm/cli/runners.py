@@ -15,6 +15,7 @@ from farm.plan.settings import Github, github_if_any, load_github, load_runners
 
 if TYPE_CHECKING:
     from farm.engines.github_api import GithubApi
+    from farm.run.backends import MachineReport
 
 
 def run_runners(args: argparse.Namespace) -> int:
@@ -26,45 +27,49 @@ def run_runners(args: argparse.Namespace) -> int:
     runners = load_runners(project)
     github = github_if_any(project)
     reported = ask(runners, lambda: _connect(load_github(project)))
-    differing = {name: differences(runners[name], reported[name]) for name in runners}
-    # Without a repository there are no settings that could be missing.
-    if github and github.repository:
+    differing = {}
+    for name, runner in runners.items():
+        differing[name] = differences(runner, reported[name])
+    unsafe = []
+    if github and github.repository:  # else there are no settings that could be missing
         unsafe = _unsafe(github)
-    else:
-        unsafe = []
+    set_aside_texts = {}
     with journal_of(args) as journal:
-        resting = set_aside(journal, datetime.now(UTC)) if journal else {}
+        if journal:
+            for name, machine in set_aside(journal, datetime.now(UTC)).items():
+                set_aside_texts[name] = machine.text
+
     if args.json:
-        documents = {
-            name: {
-                **vars(runner),
+        documents = {}
+        for name, runner_report in reported.items():
+            documents[name] = {
+                **vars(runner_report),
                 "differences": differing[name],
-                "set_aside": resting[name].text if name in resting else None,
+                "set_aside": set_aside_texts.get(name),
             }
-            for name, runner in reported.items()
-        }
         show.json_document({"runners": documents, "settings_missing": unsafe})
     else:
         rows = []
-        for name, runner in reported.items():
-            if runner.online:
-                if runner.busy:
-                    state = "busy"
-                else:
-                    state = "online"
-            else:
-                state = "offline"
-            words = [*([runner.why] if runner.why else []), *differing[name]]
-            if name in resting:
-                words.append(resting[name].text)
-            rows.append((name, state, "; ".join(words) or "as written"))
+        for name, runner_report in reported.items():
+            words = [runner_report.why, *differing[name], set_aside_texts.get(name)]
+            text = "; ".join(filter(None, words)) or "as written"
+            rows.append((name, _state(runner_report), text))
         show.table("", ("runner", "state", "engine says"), rows)
         for line in unsafe:
             show.say(f"unsafe: {line}")
-    fine = not (unsafe or resting or any(differing.values())) and all(
-        runner.online for runner in reported.values()
-    )
-    return 0 if fine else ExitCode.NO_RUNNER
+    if unsafe or set_aside_texts or any(differing.values()):
+        return ExitCode.NO_RUNNER
+    if not all(runner_report.online for runner_report in reported.values()):
+        return ExitCode.NO_RUNNER
+    return 0
+
+
+def _state(report: "MachineReport") -> str:
+    if not report.online:
+        return "offline"
+    if report.busy:
+        return "busy"
+    return "online"
 
 
 def _connect(github: Github) -> "GithubApi":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from farm.base import resources
 from farm.base.errors import UsageError, VerificationFailedError
@@ -63,12 +64,10 @@ def journal_with_a_run(args: argparse.Namespace) -> Iterator[Journal]:
     """
     with journal_of(args) as journal:
         if journal is None or not (args.run or journal.runs(1)):
-            raise UsageError(
-                f"no run {args.run[0]!r}: there is no run yet"
-                if args.run
-                else "there is no run yet",
-                hint="farm submit --variant sm35-avx-py311 --package canary",
-            )
+            text = "there is no run yet"
+            if args.run:
+                text = f"no run {args.run[0]!r}: {text}"
+            raise UsageError(text, hint="farm submit --variant sm35-avx-py311 --package canary")
         yield journal
 
 
@@ -101,8 +100,10 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
 
 
 def _package_of(wheel: Path | None) -> str:
+    if wheel is None:
+        return "torch"
     try:
-        return parse_wheel_name(wheel.name).name if wheel else "torch"
+        return parse_wheel_name(wheel.name).name
     except VerificationFailedError:  # the check of names says what is wrong with it
         return "torch"
 
@@ -143,8 +144,7 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
         for build in load_matrix(project).builds(args.channel):
             is_selected = args.package is None or build.package in args.package
             if is_selected and args.platform == build.platform:
-                selection = {"variant": str(build.variant), "package": build.package}
-                yield argparse.Namespace(**{**vars(args), **selection})
+                yield with_options(args, variant=str(build.variant), package=build.package)
         return
     if not args.variant:
         raise UsageError(
@@ -152,52 +152,62 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
             hint="--variant sm35-avx-py311, a pattern such as 'sm3*-avx*-py311', or --all",
         )
     for word in args.variant:
-        names = _matching(word, args, project) if WILD & set(word) else [word]
+        names = [word]
+        if WILD & set(word):
+            names = _matching(word, args, project)
         for name in names:
-            yield from _packages_of(argparse.Namespace(**{**vars(args), "variant": name}), project)
+            yield from _packages_of(with_options(args, variant=name), project)
+
+
+def with_options(args: argparse.Namespace, **options: Any) -> argparse.Namespace:
+    """The arguments of a command, with some of them replaced."""
+    return argparse.Namespace(**{**vars(args), **options})
 
 
 def _packages_of(args: argparse.Namespace, project: Path) -> Iterator[argparse.Namespace]:
     """The arguments for each package of one variant; several get one channel."""
-    packages = list(dict.fromkeys(args.package or ()))
+    packages = list(dict.fromkeys(args.package or (None,)))
     if len(packages) < 2:
-        yield argparse.Namespace(**{**vars(args), "package": packages[0] if packages else None})
+        yield with_options(args, package=packages[0])
         return
     settings = load_settings(project)
-    first = argparse.Namespace(**{**vars(args), "package": packages[0]})
+    first = with_options(args, package=packages[0])
     channel = channel_of_set(project, selectors_of(first, project, settings), packages)
     for package in packages:
-        yield argparse.Namespace(**{**vars(args), "package": package, "channel": channel})
+        yield with_options(args, package=package, channel=channel)
 
 
 def _matching(pattern: str, args: argparse.Namespace, project: Path) -> list[str]:
-    package = args.package[0] if args.package else "torch"
-    builds = load_matrix(project).builds(args.channel)
-    names = (
-        str(build.variant)
-        for build in builds
-        if (build.package, build.platform) == (package, args.platform)
-    )
-    matches = [name for name in dict.fromkeys(names) if fnmatchcase(name, pattern)]
-    if not matches:
-        where = f"channel {args.channel}" if args.channel else "the channels"
+    """The variants of a package whose names match a pattern."""
+    package = "torch"
+    if args.package:
+        package = args.package[0]
+    names: dict[str, None] = {}  # a set in the order of the channels
+    for build in load_matrix(project).builds(args.channel):
+        is_asked_for = (build.package, build.platform) == (package, args.platform)
+        if is_asked_for and fnmatchcase(str(build.variant), pattern):
+            names[str(build.variant)] = None
+    if not names:
+        where = "the channels"
+        if args.channel:
+            where = f"channel {args.channel}"
         raise UsageError(
             f"no variant of {package} for {args.platform} in {where} matches {pattern!r}",
             hint="`farm matrix` lists them",
         )
-    return matches
+    return list(names)
 
 
 def runs_of(args: argparse.Namespace, journal: Journal) -> list[Run]:
     """The runs that are named, oldest first."""
-    runs_by_id = {run.id: run for run in (journal.run(word) for word in args.run)}
+    runs = list(map(journal.run, args.run))
     if args.queued:
-        waiting = [
-            run for run in journal.open_runs() if state_of(journal, run).phase == Phase.QUEUED
-        ]
-        runs_by_id |= {run.id: run for run in waiting}
+        for run in journal.open_runs():
+            if state_of(journal, run).phase == Phase.QUEUED:
+                runs.append(run)
     if args.failed:
-        runs_by_id |= {run.id: run for run in journal.failed()}
-    if not runs_by_id and not args.run and not (args.failed or args.queued):
+        runs += journal.failed()
+    if not runs and not args.run and not (args.failed or args.queued):
         raise UsageError("name a run", hint="`farm status` lists them")
+    runs_by_id = {run.id: run for run in runs}
     return [runs_by_id[run_id] for run_id in sorted(runs_by_id)]

@@ -5,17 +5,20 @@ plans.
 import argparse
 import contextlib
 import gc
+import itertools
+from collections.abc import Iterator
 
-from farm.base.errors import UsageError
+from farm.base.errors import ExitCode, UsageError
 from farm.cli import show
 from farm.platforms.facts import of_tag, unread
 from farm.policy.rules import Policy, Waiver, load_policy, parse_waiver
 from farm.wheel.inspect import DECODED, WheelContents, inspect
+from farm.wheel.library import Library
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.repair import RepairOptions, RepairResult, repair
 from farm.wheel.verify import findings_of, verify
 
-_MOST = 5  # lines about RECORD
+_MAX_CORRECTED = 5  # lines about RECORD
 
 
 def run_inspect(args: argparse.Namespace) -> int:
@@ -23,12 +26,10 @@ def run_inspect(args: argparse.Namespace) -> int:
         from farm.cli.explanations import explanations_of, lines_of
 
         explanations = explanations_of(args.wheel, args.explain)
-        lines = [line for explanation in explanations for line in lines_of(explanation)]
-        show.answer(
-            args, [explanation.model_dump(mode="json") for explanation in explanations], lines
-        )
+        documents = [explanation.model_dump(mode="json") for explanation in explanations]
+        show.answer(args, documents, itertools.chain.from_iterable(map(lines_of, explanations)))
         return 0
-    contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)
+    contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)  # None: all of it
     if args.json:
         show.json_document(contents.to_json())
     else:
@@ -42,46 +43,56 @@ def show_contents(contents: WheelContents) -> None:
         f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked"
     )
     show.say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
-    rows = []
+    device_code = list(_device_code(contents))
+    if device_code:
+        columns = ("library", "SASS", "PTX", "fat binaries", "MB")
+        show.table("device code", columns, device_code)
+    else:
+        show.say("device code: none")
+    libraries = map(_library_row, contents.libraries)
+    show.table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
+    needs = []
+    for need in contents.needs:
+        needs.append((need.who, need.name, need.when, need.answer, need.by or ""))
+    show.table("imports", ("library", "needs", "on", "answered by", "member"), needs)
+
+
+def _device_code(contents: WheelContents) -> Iterator[tuple[str, ...]]:
+    """The rows of the table of code for GPUs."""
     for library in contents.libraries:
         for fatbin in library.fatbins:
             sass = " ".join(f"sm_{sm}" for sm in fatbin.sass) or "-"
             ptx = " ".join(f"compute_{sm}" for sm in fatbin.ptx) or "-"
-            rows.append(
-                (library.path, sass, ptx, str(fatbin.containers), f"{fatbin.bytes / 1e6:.2f}")
-            )
-    if rows:
-        show.table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
-    else:
-        show.say("device code: none")
-    libraries = []
-    for library in contents.libraries:
-        code = library.instructions
-        beyond = "not read: " + library.error if library.error else ""
-        if code:
-            counts = [f"{feature} {count}" for feature, (count, _) in code.beyond.items()]
-            beyond = code.not_checked or ", ".join(counts) or f"nothing beyond {code.level}"
-        elif library.is_loadable and not library.error:
-            beyond = "not decoded (--cpu)"
-        linker = f"MSVC linker {library.linker}" if library.linker else ""
-        libraries.append((library.path, f"{library.size / 1e6:.2f}", linker or "-", beyond))
-    show.table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
-    needs = [
-        (need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs
-    ]
-    show.table("imports", ("library", "needs", "on", "answered by", "member"), needs)
+            size = f"{fatbin.bytes / 1e6:.2f}"
+            yield library.path, sass, ptx, str(fatbin.containers), size
+
+
+def _library_row(library: Library) -> tuple[str, ...]:
+    linker = "-"
+    if library.linker:
+        linker = f"MSVC linker {library.linker}"
+    return library.path, f"{library.size / 1e6:.2f}", linker, _features_beyond(library)
+
+
+def _features_beyond(library: Library) -> str:
+    """The instructions of a library beyond its CPU level, or why they are not known."""
+    code = library.instructions
+    if code:
+        counts = [f"{feature} {count}" for feature, (count, _) in code.beyond.items()]
+        return code.not_checked or ", ".join(counts) or f"nothing beyond {code.level}"
+    if library.error:
+        return f"not read: {library.error}"
+    if library.is_loadable:
+        return "not decoded (--cpu)"
+    return ""
 
 
 def _floor(contents: WheelContents) -> str:
     """The oldest system that the libraries allow, as far as it follows from them."""
-    linkers = sorted(
-        {library.linker for library in contents.libraries if library.linker and library.is_loadable}
-    )
-    if linkers:
-        return (
-            f"made by MSVC linker {', '.join(linkers)}: needs a Visual C++ runtime that is not "
-            "older"
-        )
+    linkers = {library.linker for library in contents.libraries if library.is_loadable}
+    names = ", ".join(sorted(filter(None, linkers)))
+    if names:
+        return f"made by MSVC linker {names}: needs a Visual C++ runtime that is not older"
     if not contents.libraries and not contents.manylinux:
         return "no libraries that are read (ELF, PE)"
     return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"
@@ -106,26 +117,30 @@ def run_repair(args: argparse.Namespace) -> int:
             with contextlib.suppress(OSError):  # someone put something into it
                 args.output.rmdir()
         raise
-    open_findings = [
-        finding.text for finding in findings_of(result.wheel, Policy(), result.contents)
-    ]
-    lines = [f"added {item.path} from {item.source}" for item in result.vendored]
-    lines += [f"corrected the hash of {path} in RECORD" for path in result.record_corrected[:_MOST]]
-    if len(result.record_corrected) > _MOST:
-        lines.append(
-            f"and of {len(result.record_corrected) - _MOST} more files (--json names them)"
-        )
-    tags = parse_wheel_name(result.wheel.name).tags
-    if not result.tags and (reason := unread(tags)):
-        if any(of_tag(tag.rpartition("-")[2]) for tag in tags):
-            advice = "; delocate adds it"
-        else:
-            advice = ""
-        lines.append(f"{reason}: none was added, and what they need is not known{advice}")
-    lines += [f"not mended: {text}" for text in open_findings]
+    findings = findings_of(result.wheel, Policy(), result.contents)
+    open_findings = [finding.text for finding in findings]
+    lines = [*_mended(result), *(f"not mended: {text}" for text in open_findings)]
     show.answer(args, {**result.to_json(), "not_mended": open_findings}, [*lines, result.wheel])
     gc.freeze()  # nor is there anything to be found at the end
     return 0
+
+
+def _mended(result: RepairResult) -> Iterator[str]:
+    """What was done to a wheel, and why a tag was not added."""
+    for item in result.vendored:
+        yield f"added {item.path} from {item.source}"
+    for path in result.record_corrected[:_MAX_CORRECTED]:
+        yield f"corrected the hash of {path} in RECORD"
+    unnamed = len(result.record_corrected) - _MAX_CORRECTED
+    if unnamed > 0:
+        yield f"and of {unnamed} more files (--json names them)"
+    tags = parse_wheel_name(result.wheel.name).tags
+    reason = unread(tags)
+    if reason and not result.tags:
+        text = f"{reason}: none was added, and what they need is not known"
+        if any(of_tag(tag.rpartition("-")[2]) for tag in tags):
+            text += "; delocate adds it"
+        yield text
 
 
 def _options(args: argparse.Namespace) -> RepairOptions:
@@ -144,9 +159,12 @@ def _options(args: argparse.Namespace) -> RepairOptions:
         "--version": args.new_version,
         "--require": args.require,
     }
-    if refused := [name for name, value in used.items() if value]:
-        hint = "leave it out, or use --into in place of --plan"
-        raise UsageError(f"{refused[0]} beside --plan: the plan has it", hint=hint)
+    for name, value in used.items():
+        if value:
+            raise UsageError(
+                f"{name} beside --plan: the plan has it",
+                hint="leave it out, or use --into in place of --plan",
+            )
     from farm.plan.file import Plan
     from farm.run.repair_step import repair_options
 
@@ -163,17 +181,19 @@ def run_verify(args: argparse.Namespace) -> int:
         report = emulate(report, args.wheel)
     if args.json:
         show.json_document(report.to_json())
-    else:
-        rows = [(c.id, c.status.replace("_", " "), c.seen) for c in report.checks]
-        show.table(report.wheel, ("check", "status", "seen"), rows)
-        for finding in report.findings:
-            if finding.waived is not None:
-                show.say(f"waived: {finding.text} ({finding.waived})")
-        if not report.passed:
-            from farm.run.verify_step import refusal
+        if report.passed:
+            return 0
+        return ExitCode.VERIFICATION_FAILED
+    rows = [(check.id, check.status.replace("_", " "), check.seen) for check in report.checks]
+    show.table(report.wheel, ("check", "status", "seen"), rows)
+    for finding in report.findings:
+        if finding.waived is not None:
+            show.say(f"waived: {finding.text} ({finding.waived})")
+    if not report.passed:
+        from farm.run.verify_step import refusal
 
-            raise refusal(report)
-    return 0 if report.passed else 6
+        raise refusal(report)
+    return 0
 
 
 def waivers_of(args: argparse.Namespace) -> list[Waiver]:

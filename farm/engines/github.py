@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +20,14 @@ from farm.base.temporary import temporary_folder
 from farm.base.text import plain
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
-from farm.engines.github_api import GithubApi, RepositoryRunner, Run, RunJob, UncertainError
+from farm.engines.github_api import (
+    Artifact,
+    GithubApi,
+    RepositoryRunner,
+    Run,
+    RunJob,
+    UncertainError,
+)
 from farm.engines.transfer import storing, too_large
 from farm.plan.file import Plan
 from farm.plan.settings import Github
@@ -60,17 +67,35 @@ _EXIT = re.compile(rb"Process completed with exit code (\d{1,3})\.")
 
 def _cancelled_or_limit(run: Run, jobs: list[RunJob]) -> Observation:
     """Tell a person's cancel from a limit, which GitHub records as `cancelled` as well."""
-    title = re.search(r"at most (\d{1,6}) minutes", run.display_title)
     for job in jobs:
         if job.started_at is None or job.completed_at is None or not job.runner_name:
             continue
         took = job.completed_at - job.started_at
-        limits = [timedelta(minutes=int(title[1]))] if title else []
-        limits.append(SELF_HOSTED_LIMIT if "self-hosted" in job.labels else HOSTED_LIMIT)
-        if took >= min(limits) - LIMIT_SLACK:
+        if took >= _limit_of(run, job) - LIMIT_SLACK:
             why = f"after {took / timedelta(minutes=1):.0f} minutes, at a limit of GitHub's"
             return Observation("done", why=why, exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT)
     return Observation("cancelled", why="cancelled at GitHub")
+
+
+def _limit_of(run: Run, job: RunJob) -> timedelta:
+    """How long a job may run: its workflow's limit, which the run's title has, or GitHub's."""
+    limit = HOSTED_LIMIT
+    if "self-hosted" in job.labels:
+        limit = SELF_HOSTED_LIMIT
+    title = re.search(r"at most (\d{1,6}) minutes", run.display_title)
+    if title:
+        limit = min(limit, timedelta(minutes=int(title[1])))
+    return limit
+
+
+def _was_dropped(jobs: Iterable[RunJob]) -> bool:
+    """True if a job ended in the queue, after as long as GitHub keeps one there."""
+    for job in jobs:
+        if job.completed_at is None or job.runner_name:
+            continue
+        if job.completed_at - job.created_at >= QUEUE_LIMIT:
+            return True
+    return False
 
 
 class GithubEngine:
@@ -122,9 +147,9 @@ class GithubEngine:
         stem = f"farm-{key.hexdigest()[:16]}-"
         if job.labels:
             for run in self._api.dispatched_runs(WORKFLOW, self._api.now() - ADOPT):
-                if run.status != "completed" and any(
-                    word.startswith(stem) for word in run.display_title.split()
-                ):
+                words = run.display_title.split()
+                is_of_job = any(word.startswith(stem) for word in words)
+                if is_of_job and run.status != "completed":
                     return str(run.id)
         if not_now := self._no_runner(labels, self._api.runners()):
             raise NoRunnerError(
@@ -186,10 +211,12 @@ class GithubEngine:
         jobs = self._api.jobs(run.id)
         for job in jobs:
             if job.status == "in_progress":
-                step = next((step.name for step in job.steps if step.status == "in_progress"), None)
-                return Observation(
-                    "running", why=plain(f"on {job.runner_name}" + (f": {step}" if step else ""))
-                )
+                why = f"on {job.runner_name}"
+                for step in job.steps:
+                    if step.status == "in_progress":
+                        why += f": {step.name}"
+                        break
+                return Observation("running", why=plain(why))
         return Observation("queued", why=plain(self._why_waiting(run, jobs)))
 
     def _why_waiting(self, run: Run, jobs: list[RunJob]) -> str:
@@ -211,52 +238,46 @@ class GithubEngine:
                 "queued at GitHub; why is not known, since the runners cannot be listed "
                 f"({error}){since}"
             )
-        not_now = self._no_runner(waiting.labels, runners)
-        carrying = _carrying(runners, waiting.labels)
-        busy = ", ".join(
-            runner.name for runner in carrying if runner.status == "online" and runner.busy
-        )
-        return (
-            not_now or (f"busy: {busy}" if busy else "GitHub has not given it to a runner yet")
-        ) + since
+        why = self._no_runner(waiting.labels, runners)
+        if why is None:
+            why = _why_not_given(_carrying(runners, waiting.labels))
+        return why + since
 
     def _ended(self, run: Run, jobs: list[RunJob]) -> Observation:
         if run.conclusion == "success":
             return Observation("done", exit_code=0)
         # The workflow's limit covers all steps. `farm build` keeps the plan's own, and ends with an
         # exit code.
-        if run.conclusion == "timed_out" or any(job.conclusion == "timed_out" for job in jobs):
+        if "timed_out" in (run.conclusion, *(job.conclusion for job in jobs)):
             return Observation(
                 "done", why="of the workflow", exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT
             )
         if run.conclusion == "cancelled":
-            untouched = [job for job in jobs if not job.runner_name and job.completed_at]
-            if any(
-                job.completed_at - job.created_at >= QUEUE_LIMIT
-                for job in untouched
-                if job.completed_at
-            ):
+            if _was_dropped(jobs):
                 return Observation(
                     "lost", why="GitHub dropped it: no runner took it within 24 hours"
                 )
             return _cancelled_or_limit(run, jobs)
-        failed = next((job for job in jobs if job.conclusion == "failure"), None)
-        if run.conclusion != "failure" or failed is None:
-            return Observation(
-                "lost", why=plain(f"GitHub ended it as {run.conclusion}: {run.html_url}")
-            )
-        if not failed.runner_name:
+        if run.conclusion == "failure":
+            for job in jobs:
+                if job.conclusion == "failure":
+                    return self._failed(job)
+        return Observation(
+            "lost", why=plain(f"GitHub ended it as {run.conclusion}: {run.html_url}")
+        )
+
+    def _failed(self, job: RunJob) -> Observation:
+        """The end of a job that failed: the build's own fault only in the step that builds."""
+        if not job.runner_name:
             return Observation("lost", why="it failed before a runner had taken it")
-        step = next((step for step in failed.steps if step.conclusion == "failure"), None)
+        step = next((step for step in job.steps if step.conclusion == "failure"), None)
         if step is None:
-            at = next((step.name for step in failed.steps if step.status != "completed"), "the end")
-            return Observation("lost", why=plain(f"{failed.runner_name} was lost at step {at!r}"))
+            at = next((step.name for step in job.steps if step.status != "completed"), "the end")
+            return Observation("lost", why=plain(f"{job.runner_name} was lost at step {at!r}"))
         if step.name != WORK:
-            return Observation(
-                "lost", why=plain(f"step {step.name!r} failed on {failed.runner_name}")
-            )
-        code = self._exit_code(failed)
-        why = plain(f"exit code {code} on {failed.runner_name}")
+            return Observation("lost", why=plain(f"step {step.name!r} failed on {job.runner_name}"))
+        code = self._exit_code(job)
+        why = plain(f"exit code {code} on {job.runner_name}")
         if code in INFRASTRUCTURE:
             return Observation("lost", why=why)
         return Observation("done", why=why, exit_code=code)
@@ -270,7 +291,9 @@ class GithubEngine:
         except UsageError:
             return 1
         codes = _EXIT.findall(tail)
-        return int(codes[-1]) if codes and codes[-1] != b"0" else 1
+        if not codes:
+            return 1
+        return int(codes[-1]) or 1
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
         while self.observe(handle).state not in FINAL:
@@ -306,9 +329,8 @@ class GithubEngine:
             if run is None or run.status == "completed":
                 return
             if look in (0, FORCE_AFTER):
-                with contextlib.suppress(
-                    UncertainError
-                ):  # whether it took effect is seen in the next rounds
+                # Whether it took effect is seen in the next rounds.
+                with contextlib.suppress(UncertainError):
                     # Force skips steps that run `always()`: only where a plain cancel has not
                     # helped.
                     self._api.cancel(run.id, force=look == FORCE_AFTER)
@@ -318,11 +340,7 @@ class GithubEngine:
         )
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
-        run = self._run(handle)
-        if run:
-            artifacts = [a for a in self._api.artifacts(run.id) if a.name == OUTPUT]
-        else:
-            artifacts = []
+        artifacts = self._outputs(handle)
         if not artifacts:
             raise InfrastructureError(f"run {handle} has left no artifact {OUTPUT}")
         newest = max(artifacts, key=lambda artifact: artifact.id)
@@ -354,22 +372,35 @@ class GithubEngine:
         """Delete the output at GitHub, where it counts against the storage of the account; the run
         stays to read.
         """
+        for artifact in self._outputs(handle):
+            self._api.delete_artifact(artifact.id)
+
+    def _outputs(self, handle: str) -> list[Artifact]:
+        """The output of a run, once for each of its attempts."""
         run = self._run(handle)
-        for artifact in self._api.artifacts(run.id) if run else []:
-            if artifact.name == OUTPUT:
-                self._api.delete_artifact(artifact.id)
+        if run is None:
+            return []
+        return [artifact for artifact in self._api.artifacts(run.id) if artifact.name == OUTPUT]
 
     def discard(self, volume: str) -> None:
         """Nothing to do: it keeps none."""
 
 
 def _carrying(runners: list[RepositoryRunner], labels: Sequence[str]) -> list[RepositoryRunner]:
-    needed_labels = {label.lower() for label in labels}
-    return [
-        runner
-        for runner in runners
-        if needed_labels <= {label.name.lower() for label in runner.labels}
-    ]
+    needed_labels = set(map(str.lower, labels))
+    carrying = []
+    for runner in runners:
+        runner_labels = {label.name.lower() for label in runner.labels}
+        if needed_labels <= runner_labels:
+            carrying.append(runner)
+    return carrying
+
+
+def _why_not_given(carrying: list[RepositoryRunner]) -> str:
+    busy = [runner.name for runner in carrying if runner.status == "online" and runner.busy]
+    if busy:
+        return f"busy: {', '.join(busy)}"
+    return "GitHub has not given it to a runner yet"
 
 
 def _plan(job: Job) -> Plan:

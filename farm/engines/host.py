@@ -95,23 +95,27 @@ def supervise(folder: Path) -> None:
         if cause is None and process.poll() and processes.memory_of_job(handle) > memory:
             cause = Cause.OUT_OF_MEMORY
         # What takes all memory gets no time to end by itself.
-        code = processes.end(
-            process, handle, GRACE_S if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) else 0.0
-        )
+        grace_s = 0.0
+        if cause in (Cause.CANCELLED, Cause.TIME_LIMIT):
+            grace_s = GRACE_S
+        code = processes.end(process, handle, grace_s)
+    if code < 0:  # Popen gives -N for a command that signal N ended, a shell 128 + N
+        code = 128 - code
     if cause is not None:
         code = EXIT_CODES[cause]
-    # Popen gives -N for a command that signal N ended, a shell 128 + N.
-    detail = {Cause.TIME_LIMIT: f"{job['timeout_s']} s", Cause.OUT_OF_MEMORY: f"{memory} bytes"}
-    _write_end(
-        folder, 128 - code if code < 0 else code, cause, detail.get(cause) if cause else None
-    )
+    detail = None
+    if cause is Cause.TIME_LIMIT:
+        detail = f"{job['timeout_s']} s"
+    elif cause is Cause.OUT_OF_MEMORY:
+        detail = f"{memory} bytes"
+    _write_end(folder, code, cause, detail)
 
 
 def _write_end(folder: Path, code: int, cause: Cause | None, detail: str | None) -> None:
-    _write(
-        folder / "exit.json",
-        {"code": code, "cause": cause.name if cause else None, "detail": detail},
-    )
+    name = None
+    if cause is not None:
+        name = cause.name
+    _write(folder / "exit.json", {"code": code, "cause": name, "detail": detail})
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
@@ -168,7 +172,9 @@ def _open_machine_lock() -> BinaryIO:
 
 def _here() -> frozenset[str]:
     platform = here()
-    return frozenset({platform.name} if platform else ())
+    if platform is None:
+        return frozenset()
+    return frozenset({platform.name})
 
 
 class HostEngine:
@@ -222,9 +228,8 @@ class HostEngine:
             raise InfrastructureError(
                 f"{self._jobs} cannot be made: {error}", hint="may you write there?"
             ) from error
-        with (self._jobs / "lock").open(
-            "ab"
-        ) as file:  # two controllers may submit at the same moment
+        # Two controllers may submit at the same moment.
+        with (self._jobs / "lock").open("ab") as file:
             lock(file.fileno(), wait=True)
             with self._machine(job) as machine_lock:
                 return self._submit(job, machine_lock)
@@ -243,14 +248,12 @@ class HostEngine:
     @contextlib.contextmanager
     def _machine(self, job: Job) -> Iterator[int | None]:
         """The descriptor of the machine's lock, for the supervisor to inherit and hold."""
-        if (
-            sys.platform == "win32" or self.tree
-        ):  # a bundle's job is where a cluster's scheduler put it
+        if sys.platform == "win32" or self.tree:
+            # A bundle's job is where a cluster's scheduler put it.
             yield None
             return
-        if job.labels and (
-            handle := self.find(job.labels)
-        ):  # of this very attempt, whose controller was killed
+        if job.labels and (handle := self.find(job.labels)):
+            # Of this very attempt, whose controller was killed.
             self.cancel(handle)
             self.release(handle)
         with _open_machine_lock() as file:
@@ -258,9 +261,8 @@ class HostEngine:
                 try:
                     lock(file.fileno(), wait=False)
                     break
-                except (
-                    BlockingIOError
-                ):  # for a moment also by `busy`, or by a job that has just ended
+                except BlockingIOError:
+                    # For a moment also by `busy`, or by a job that has just ended.
                     if not tries_left:
                         file.seek(0)
                         holder = file.read().decode("utf-8", "replace")
@@ -270,11 +272,13 @@ class HostEngine:
                         ) from None
                     time.sleep(POLL_S)
             file.truncate(0)
-            run = f"run {job.labels['farm.run']}, " if "farm.run" in job.labels else ""
-            file.write(f"{job.name} ({run}in {self.root})".encode())
+            place = f"in {self.root}"
+            if "farm.run" in job.labels:
+                place = f"run {job.labels['farm.run']}, {place}"
+            file.write(f"{job.name} ({place})".encode())
             yield file.fileno()
 
-    def _submit(self, job: Job, held: int | None) -> str:
+    def _submit(self, job: Job, machine_lock: int | None) -> str:
         for handle, old in self._all():
             same = bool(job.labels) and job.labels.items() <= old["labels"].items()
             if same:
@@ -310,6 +314,16 @@ class HostEngine:
             "submitted": time.monotonic(),
         }
         _write(folder / JOB, data)
+        if not self._start_supervisor(folder, machine_lock):
+            text = (folder / "supervisor.log").read_text(encoding="utf-8", errors="replace")[-500:]
+            raise InfrastructureError(f"the job's supervisor does not start: {text}")
+        return handle
+
+    def _start_supervisor(self, folder: Path, machine_lock: int | None) -> bool:
+        """Start the supervisor of a job, which holds the lock; False where it does not appear."""
+        inherited: tuple[int, ...] = ()
+        if machine_lock is not None:
+            inherited = (machine_lock,)
         with (folder / "supervisor.log").open("wb") as log:
             # The supervisor detaches itself at once (`processes.leave`), so this returns while the
             # job goes on.
@@ -323,16 +337,17 @@ class HostEngine:
                 # installed nowhere.
                 env={**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])},
                 check=False,
-                pass_fds=() if held is None else (held,),
+                pass_fds=inherited,
             )
         # What ended before it detached itself, as by the Ctrl-C of this very terminal, will not
         # appear any more.
-        for _ in range(int(START_S / POLL_S) if begun.returncode == 0 else 0):
+        if begun.returncode:
+            return False
+        for _ in range(int(START_S / POLL_S)):
             if (folder / "pid").exists() or (folder / "exit.json").exists():
-                return handle
+                return True
             time.sleep(POLL_S)
-        text = (folder / "supervisor.log").read_text(encoding="utf-8", errors="replace")[-500:]
-        raise InfrastructureError(f"the job's supervisor does not start: {text}")
+        return False
 
     def _inside(self, target: str) -> Path:
         """Where a folder of the job is on this machine."""
@@ -347,10 +362,14 @@ class HostEngine:
         return str(self._inside(word))
 
     def _environment(self, job: Job) -> dict[str, str]:
-        home = self._farm / "home"
-        home.mkdir(parents=True, exist_ok=True)
-        variables = processes.environment(f"{TOP}/home" if self.tree else str(home), tree=self.tree)
-        return {**variables, "FARM_ROOT": TOP if self.tree else str(self._farm), **job.environment}
+        (self._farm / "home").mkdir(parents=True, exist_ok=True)
+        top = str(self._farm)
+        home = str(self._farm / "home")
+        if self.tree:  # it is entered: the job sees the folders by other paths
+            top = TOP
+            home = f"{TOP}/home"
+        variables = processes.environment(home, tree=self.tree)
+        return {**variables, "FARM_ROOT": top, **job.environment}
 
     def _place(self, volumes: Mapping[str, str]) -> None:
         """Puts the volumes where the job looks for them; what stood there goes back to where
@@ -359,7 +378,9 @@ class HostEngine:
         for target, name in volumes.items():
             place = self._inside(target)
             mark = self._inside(target + ".volume")
-            present_name = mark.read_text(encoding="utf-8") if mark.exists() else None
+            present_name = None
+            if mark.exists():
+                present_name = mark.read_text(encoding="utf-8")
             if present_name == name and place.is_dir():
                 continue
             self._volumes.mkdir(parents=True, exist_ok=True)
@@ -378,17 +399,19 @@ class HostEngine:
                 place.mkdir()
 
     def _all(self) -> list[tuple[str, dict[str, Any]]]:
-        handles = sorted(path.parent.name for path in self._jobs.glob(f"*/{JOB}"))
-        jobs = [(handle, self._read(handle, JOB)) for handle in handles]
-        return [
-            (handle, job) for handle, job in jobs if job is not None
-        ]  # another controller may release one now
+        jobs = []
+        for handle in sorted(path.parent.name for path in self._jobs.glob(f"*/{JOB}")):
+            job = self._read(handle, JOB)
+            if job is not None:  # else another controller has just released it
+                jobs.append((handle, job))
+        return jobs
 
     def find(self, labels: Mapping[str, str]) -> str | None:
         """The handle of the job with these labels."""
-        return next(
-            (handle for handle, job in self._all() if labels.items() <= job["labels"].items()), None
-        )
+        for handle, job in self._all():
+            if labels.items() <= job["labels"].items():
+                return handle
+        return None
 
     def _read(self, handle: str, name: str) -> dict[str, Any] | None:
         try:
@@ -407,13 +430,10 @@ class HostEngine:
         alive = False
         with contextlib.suppress(OSError):  # another user has its pid by now
             alive = pid is not None and processes.started(pid["pid"]) == pid["start"] != ""
-        ended = self._read(
-            handle, "exit.json"
-        )  # after the look at the process: it is written before that ends
+        # After the look at the process: it is written before that ends.
+        ended = self._read(handle, "exit.json")
         if ended is not None:
-            cause = Cause[ended["cause"]] if ended["cause"] else None
-            state: State = "cancelled" if cause is Cause.CANCELLED else "done"
-            return Observation(state, why=ended["detail"], exit_code=ended["code"], cause=cause)
+            return _end_of(ended)
         # By the time since the machine was started, which no clock that jumps changes; it is less
         # after a reboot.
         if pid is None and not 0 <= time.monotonic() - job.get("submitted", 0.0) <= 2 * START_S:
@@ -496,6 +516,17 @@ class HostEngine:
                 processes.remove(mark.with_suffix(""))
                 mark.unlink()
         processes.remove(self._volumes / volume)
+
+
+def _end_of(ended: Mapping[str, Any]) -> Observation:
+    """The end of a job by its `exit.json`."""
+    state: State = "done"
+    cause = None
+    if ended["cause"]:
+        cause = Cause[ended["cause"]]
+        if cause is Cause.CANCELLED:
+            state = "cancelled"
+    return Observation(state, why=ended["detail"], exit_code=ended["code"], cause=cause)
 
 
 if __name__ == "__main__":

@@ -110,9 +110,12 @@ def alone(
 
 def _holder(log: Path | None) -> str:
     """Describe this process to one that waits for it: `run ID (process 12, log: FILE)`."""
-    process = f"process {os.getpid()}" + (f", log: {log}" if log else "")
+    process = f"process {os.getpid()}"
+    if log is None:
+        return process
+    process += f", log: {log}"
     # Logs are in the folder of their run: artifacts/runs/ID/image.log.
-    if log and log.parent.parent.name == "runs":
+    if log.parent.parent.name == "runs":
         return f"run {log.parent.name} ({process})"
     return process
 
@@ -157,9 +160,10 @@ def tag_first(client: docker.DockerClient, made: str, tag: str, note: Line) -> s
     return first
 
 
-KEPT_LINES = (
-    5000  # of the output of an image's build or of debootstrap, for the search for its first error
-)
+KEPT_LINES = 5000
+"""Lines of the output of an image's build or of debootstrap that are kept, for the search for its
+first error.
+"""
 MAX_LINE = 1 << 16
 STEP_WIDTH = 100
 TOOLKIT = "scripts/toolkit.json"
@@ -215,19 +219,23 @@ class Toolchain:
     def tag(self) -> str:
         # The id of the base image, not its tag: where that is moved to a newer image, the toolchain
         # is made anew.
-        return f"{self.repository}:{hashlib.sha256(f'{self.digest} {self.base}'.encode()).hexdigest()[:16]}"
+        key = hashlib.sha256(f"{self.digest} {self.base}".encode())
+        return f"{self.repository}:{key.hexdigest()[:16]}"
 
     @property
     def arguments(self) -> dict[str, str]:
         """Of the Dockerfile."""
-        values = {"FARM_ARCHIVES": self.archives, "FARM_EMULATED": "1" if self.emulated else None}
-        # Docker warns of an argument that no step takes.
-        declared = {
-            name: text
-            for name, text in values.items()
-            if text and f"ARG {name}\n" in self.context["Dockerfile"]
-        }
-        return {"BASE": self.base, **declared}
+        values = {}
+        if self.archives:
+            values["FARM_ARCHIVES"] = self.archives
+        if self.emulated:
+            values["FARM_EMULATED"] = "1"
+        arguments = {"BASE": self.base}
+        for name, text in values.items():
+            # Docker warns of an argument that no step takes.
+            if f"ARG {name}\n" in self.context["Dockerfile"]:
+                arguments[name] = text
+        return arguments
 
 
 def check_system(client: docker.DockerClient, system: str) -> None:
@@ -300,12 +308,11 @@ def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
         files = sorted(context)
-        for part in json.loads(context[TOOLKIT])["parts"] if wheels else ():
-            if "wheel" in part:
-                files += [
-                    f"root/{name}"
-                    for name in _take(wheels[part["wheel"]], part["members"], folder / "root")
-                ]
+        if wheels:
+            for part in json.loads(context[TOOLKIT])["parts"]:
+                if "wheel" in part:
+                    members = _take(wheels[part["wheel"]], part["members"], folder / "root")
+                    files += [f"root/{name}" for name in members]
         # It packs into a temporary file of its own, which outlives this folder.
         return create_archive(str(folder), files=files)
 
@@ -330,25 +337,35 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
             ]
             if not matches:
                 raise BuildFailedError(f"{wheel.name} holds nothing that matches {pattern}")
-            top = pattern.removesuffix("**") if pattern.endswith("/**") else None
             for info in matches:
                 if info.is_dir():
                     continue
-                inside = PurePosixPath(info.filename if top else PurePosixPath(info.filename).name)
+                inside = PurePosixPath(info.filename)
+                keeps_folders = pattern.endswith("/**")
+                if not keeps_folders:
+                    inside = PurePosixPath(inside.name)
                 if ".." in inside.parts or inside.is_absolute():
                     raise BuildFailedError(
                         f"{wheel.name} holds {info.filename!r}, which leads out of its folder"
                     )
-                members_taken.append(
-                    str(PurePosixPath(folder) / (inside.relative_to(top) if top else inside))
-                )
-                target = root / members_taken[-1]
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(info) as source, target.open("wb") as out:
-                    shutil.copyfileobj(source, out, 1 << 20)
-                # The upper 16 bits hold the Unix mode of the member.
-                target.chmod(0o755 if info.external_attr >> 16 & 0o100 else 0o644)
+                if keeps_folders:
+                    inside = inside.relative_to(pattern.removesuffix("**"))
+                member = str(PurePosixPath(folder) / inside)
+                members_taken.append(member)
+                _write_member(archive, info, root / member)
     return members_taken
+
+
+def _write_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(info) as source, target.open("wb") as out:
+        shutil.copyfileobj(source, out, 1 << 20)
+    # The upper 16 bits hold the Unix mode of the member.
+    is_program = info.external_attr >> 16 & 0o100
+    if is_program:
+        target.chmod(0o755)
+    else:
+        target.chmod(0o644)
 
 
 def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[str, Any]]:
@@ -422,7 +439,8 @@ def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -
     Docker's own text repeats the whole command: the exit code says enough.
     """
     code = (event.get("errorDetail") or {}).get("code")
-    short = step if len(step) <= STEP_WIDTH else step[:STEP_WIDTH] + " […]"
+    if len(step) > STEP_WIDTH:
+        step = step[:STEP_WIDTH] + " […]"
     if code is None:
         failure = failures.read([*lines, str(event["error"])])
         how = "failed"
@@ -431,6 +449,8 @@ def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -
         # error.
         failure = failures.read(list(lines)[1:])
         how = f"ended with exit code {code}"
-    message = f"the toolchain image cannot be built: {short}\n  {how}:\n{failure.text}"
-    kind = BuildFailedError if failure.recipe else InfrastructureError
-    return kind(message, hint=failure.hint(log))
+    message = f"the toolchain image cannot be built: {step}\n  {how}:\n{failure.text}"
+    hint = failure.hint(log)
+    if failure.recipe:
+        return BuildFailedError(message, hint=hint)
+    return InfrastructureError(message, hint=hint)

@@ -250,7 +250,9 @@ class SlurmEngine:
         self._slurm = slurm
         self._cpus = slurm.cpus
         self._memory = int((slurm.memory_gb or 0) * 1e9)
-        self.poll_s = 5.0 if slurm.ssh else 1.0
+        self.poll_s = 1.0
+        if slurm.ssh:
+            self.poll_s = 5.0
         self._queue = SlurmQueue(self._listing)
         self._since: dict[str, float] = {}
         self._unreported: dict[str, float] = {}
@@ -302,7 +304,9 @@ class SlurmEngine:
 
     @property
     def _where(self) -> str:
-        return f"the login node {self.ssh}" if self.ssh else "Slurm on this machine"
+        if self.ssh:
+            return f"the login node {self.ssh}"
+        return "Slurm on this machine"
 
     def _failed(self, code: int, stderr: bytes) -> FarmError:
         where = self._where
@@ -357,15 +361,17 @@ class SlurmEngine:
         if self._cpus and self._memory:
             return Capacity(self._cpus, self._memory)
         script = "sinfo --noheader --exact --format='%c|%m' \"$@\""
+        options = []
         if self._slurm.partition:
-            options = [f"--partition={self._slurm.partition}"]
-        else:
-            options = []
-        node_sizes = [line.split("|") for line in self._run(script, *options).decode().split()]
-        if not node_sizes:
+            options.append(f"--partition={self._slurm.partition}")
+        cpus = 0.0
+        memory = 0
+        for line in self._run(script, *options).decode().split():
+            node_cpus, _, mebibytes = line.partition("|")
+            cpus = max(cpus, float(node_cpus))
+            memory = max(memory, int(mebibytes) << 20)
+        if not cpus:
             raise NoRunnerError("Slurm has no node for builds", hint="sinfo, on the login node")
-        cpus = max(float(cpus) for cpus, _ in node_sizes)
-        memory = max(int(mb) for _, mb in node_sizes) << 20
         return Capacity(
             min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9))
         )
@@ -373,10 +379,14 @@ class SlurmEngine:
     def submit(self, job: Job) -> str:
         handle = attempt_name(job)
         image = _file_name(job.image)
-        card = (self._slurm.smoke or SlurmCard()) if job.gpus else self._slurm
+        card: SlurmCard = self._slurm
+        if job.gpus:
+            card = self._slurm.smoke or SlurmCard()
         needed = math.ceil(job.timeout_s / 60) + GRACE_MINUTES
         limit = self._time_limit(card)
-        minutes = min(needed, limit.minutes) if limit else needed
+        minutes = needed
+        if limit:
+            minutes = min(needed, limit.minutes)
         options = [
             f"--cpus-per-task={math.ceil(job.limits.cpus)}",
             f"--mem={math.ceil(job.limits.memory / 2**20)}M",
@@ -453,27 +463,24 @@ class SlurmEngine:
             time.sleep(GATHER_S)
         with self._sending:  # meanwhile more gather
             if not sent.done():
-                together = [request for request in self._waiting if request[0] == options][
-                    :MAX_ARRAY
-                ]
-                for request in together:
-                    self._waiting.remove(request)
-                handles = [request[1] for request in together]
-                error: BaseException | None = None
-                try:
-                    self._run(
-                        SEND,
-                        self.folder,
-                        f"farm-{uuid.uuid4().hex}",
-                        str(len(handles)),
-                        *handles,
-                        *options,
-                    )
-                except BaseException as found:
-                    error = found
-                for _, _, future in together:
-                    future.set_exception(error) if error else future.set_result(None)
+                self._send_array(options)
         sent.result()
+
+    def _send_array(self, options: list[str]) -> None:
+        """Gives Slurm the jobs that wait for that with these options, and tells their threads."""
+        together = [request for request in self._waiting if request[0] == options][:MAX_ARRAY]
+        for request in together:
+            self._waiting.remove(request)
+        handles = [request[1] for request in together]
+        name = f"farm-{uuid.uuid4().hex}"
+        try:
+            self._run(SEND, self.folder, name, str(len(handles)), *handles, *options)
+        except BaseException as error:
+            for _, _, future in together:
+                future.set_exception(error)
+        else:
+            for _, _, future in together:
+                future.set_result(None)
 
     def _write(self, folder: Path, handle: str, job: Job, image: dict[str, str]) -> None:
         """The files of a job's folder: what starts it, and what its supervisor needs in run/."""
@@ -501,22 +508,18 @@ class SlurmEngine:
                 archive.write(ROOT / name, name)
         (folder / "enter.py").write_bytes((ROOT / "farm/base/enter.py").read_bytes())
         places = {_below_farm(target): "" for target in job.inputs}
-        places |= {
-            _below_farm(target): _file_name(volume) for target, volume in job.volumes.items()
-        }
+        for target, volume in job.volumes.items():
+            places[_below_farm(target)] = _file_name(volume)
         text = "".join(f"{place} {volume}\n" for place, volume in places.items())
         (folder / "places").write_text(text, encoding="utf-8")
         (folder / "output").write_text(_below_farm(job.output), encoding="utf-8")
         top = PurePosixPath(self.folder)
         binds = [(str(top / "jobs" / handle / name), name) for name in ("farm", "run", "tmp")]
-        binds += [
-            (str(top / "volumes" / volume), f"farm/{place}")
-            for place, volume in places.items()
-            if volume
-        ]
-        script = _script(
-            str(top / "toolchains" / _file_name(job.image) / "root"), binds, card=bool(job.gpus)
-        )
+        for place, volume in places.items():
+            if volume:
+                binds.append((str(top / "volumes" / volume), f"farm/{place}"))
+        root = str(top / "toolchains" / _file_name(job.image) / "root")
+        script = _script(root, binds, card=bool(job.gpus))
         (folder / "job.sh").write_text(script, encoding="utf-8")
 
     # --- watch
@@ -547,7 +550,9 @@ class SlurmEngine:
         if handle in self._settled:
             return self._settled[handle], log
         name, _, index = task.partition(" ")
-        row = self._queue.row(JobKey(name, index), first_seen, urgent=urgent) if name else ""
+        row: str | None = ""
+        if name:
+            row = self._queue.row(JobKey(name, index), first_seen, urgent=urgent)
         if row is None:
             return _before_the_first_listing(ended, begun), log
         observed = observation(row, ended, refused, cancelled)
@@ -572,8 +577,9 @@ class SlurmEngine:
         answer = self._run(SETTLE, self.folder, handle, number).decode("utf-8", "replace")
         code, free_kib, output = (answer.split("\n", 2) + [""] * 3)[:3]
         text = f"Slurm says {state} ({reason}, exit code {code or '?'}), and it left no report"
-        if plain(output).strip():
-            text += f"; its output ends: {' '.join(plain(output).split())[-MAX_TAIL:]}"
+        last_words = " ".join(plain(output).split())[-MAX_TAIL:]
+        if last_words:
+            text += f"; its output ends: {last_words}"
         if free_kib.isdigit():
             text += f"; {self.folder} has {int(free_kib) * 1024 / 1e9:.1f} GB free"
         self._settled[handle] = Observation("lost", why=text)
@@ -651,14 +657,12 @@ class SlurmEngine:
 
     def folders(self) -> list[Folder]:
         """Contents of the shared folder: jobs, toolchains, volumes."""
-        rows = [
-            line.split("|")
-            for line in self._run(FOLDERS, self.folder).decode("utf-8", "replace").splitlines()
-        ]
-        return [
-            Folder(path, datetime.fromtimestamp(int(time), UTC), int(kib) << 10, project)
-            for path, time, kib, project in rows
-        ]
+        folders = []
+        for line in self._run(FOLDERS, self.folder).decode("utf-8", "replace").splitlines():
+            path, seconds, kib, project = line.split("|")
+            changed = datetime.fromtimestamp(int(seconds), UTC)
+            folders.append(Folder(path, changed, int(kib) << 10, project))
+        return folders
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove some of `folders`."""
@@ -675,12 +679,7 @@ def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
     """The batch job: it becomes the supervisor, in the toolchain's file system, by the first way
     that the node has.
     """
-    enter = [
-        "python3",
-        "enter.py",
-        *(word for source, place in binds for word in ("--bind", source, place)),
-        root,
-    ]
+    enter = ["python3", "enter.py"]
     bwrap = [
         "bwrap",
         "--die-with-parent",
@@ -692,7 +691,6 @@ def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
         "0",
     ]
     bwrap += ["--ro-bind", root, "/", "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
-    bwrap += [word for source, place in binds for word in ("--bind", source, f"/{place}")]
     apptainer = [
         "apptainer",
         "exec",
@@ -704,10 +702,19 @@ def _script(root: str, binds: list[tuple[str, str]], *, card: bool) -> str:
         "--pwd",
         "/",
     ]
-    apptainer += [word for source, place in binds for word in ("--bind", f"{source}:/{place}")]
-    ways = {"enter": enter, "bwrap": bwrap, "apptainer": [*apptainer, root], "command": COMMAND}
+    for source, place in binds:
+        enter += ["--bind", source, place]
+        bwrap += ["--bind", source, f"/{place}"]
+        apptainer += ["--bind", f"{source}:/{place}"]
+    driver = ""
+    if card:
+        driver = DRIVER
     return SCRIPT.format(
-        driver=DRIVER if card else "", **{name: shlex.join(words) for name, words in ways.items()}
+        driver=driver,
+        enter=shlex.join([*enter, root]),
+        bwrap=shlex.join(bwrap),
+        apptainer=shlex.join([*apptainer, root]),
+        command=shlex.join(COMMAND),
     )
 
 

@@ -63,31 +63,40 @@ def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observ
     """
     number, state, nodes, reason = (listed.split("|", 3) + [""] * 4)[:4]
     if state in ENDS:
-        end = ENDS[state]
-        return replace(end, why=f"{end.why}: {nodes}" if end.state == "lost" and nodes else end.why)
+        return _at_nodes(ENDS[state], nodes)
     if state in WAITING:
         return _waiting(number, reason)
     if state == "CONFIGURING":
         return Observation("starting", why=f"Slurm prepares {nodes}")
-    active = bool(state) and state not in WITHOUT_REPORT
     report = read_report(ended)
-    if report and not state and cancelled and report.exit_code:
-        return Observation("cancelled", why="cancelled")
-    # Slurm ends a job by SIGTERM, to the command as to its supervisor: only Slurm knows why, and
-    # says so at the end.
-    if report and not (active and report.exit_code):
+    active = bool(state) and state not in WITHOUT_REPORT
+    if active:
+        # Slurm ends a job by SIGTERM, to the command as to its supervisor: only Slurm knows why,
+        # and says so at the end.
+        if report and report.exit_code == 0:
+            return report
+        return Observation("running")
+    forgotten = not state
+    if report:
+        if forgotten and cancelled and report.exit_code:
+            return Observation("cancelled", why="cancelled")
         return report
-    if refused and not active:
+    if refused:
         text = f"node {nodes or '?'} lets no job enter a toolchain: {refused}"
         return Observation("done", why=text, exit_code=REFUSED, cause=Cause.NOT_STARTED)
-    if active:
-        return Observation("running")
-    if state:
+    if not forgotten:
         # On a network file system the report may be seen later than the end.
         return Observation("running", why=f"Slurm says {state}; waiting for the job's own report")
     if cancelled:
         return Observation("cancelled", why="cancelled")
     return Observation("lost", why="Slurm does not know the job any more, and it left no report")
+
+
+def _at_nodes(end: Observation, nodes: str) -> Observation:
+    """The end of a job, with its nodes where they may be at fault."""
+    if end.state == "lost" and nodes:
+        return replace(end, why=f"{end.why}: {nodes}")
+    return end
 
 
 def _waiting(number: str, reason: str) -> Observation:
@@ -105,7 +114,9 @@ def read_report(text: str) -> Observation | None:
     try:
         data = json.loads(text)
         code = data["code"]
-        cause = Cause[data["cause"]] if data["cause"] else None
+        cause = None
+        if data["cause"]:
+            cause = Cause[data["cause"]]
         detail = None
         if data["detail"] is not None:
             detail = plain(str(data["detail"]))[:200]
@@ -113,5 +124,6 @@ def read_report(text: str) -> Observation | None:
         return None
     if type(code) is not int or not 0 <= code <= 255:
         return None
-    state = "cancelled" if cause is Cause.CANCELLED else "done"
-    return Observation(state, why=detail, exit_code=code, cause=cause)  # type: ignore[arg-type]
+    if cause is Cause.CANCELLED:
+        return Observation("cancelled", why=detail, exit_code=code, cause=cause)
+    return Observation("done", why=detail, exit_code=code, cause=cause)

@@ -123,7 +123,9 @@ class Exchange:
     def size(self, key: str) -> int | None:
         """Bytes of an object, or None where there is none."""
         head = self._store.stat(key)
-        return None if head is None else head.size
+        if head is None:
+            return None
+        return head.size
 
     def drop(self, prefix: str) -> None:
         """Removes every object below `prefix`; a failure is left to the bucket's own expiry
@@ -137,6 +139,7 @@ class Exchange:
 
 WAITING = ("new", "allocated", "pending")
 STARTING = ("assigned", "accepted", "preparing", "ready", "starting")
+ENDED = ("failed", "rejected", "orphaned", "shutdown", "remove")
 MAX_ERR = 2000
 
 
@@ -177,15 +180,17 @@ class Task:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         status = data["Status"]
-        code = status.get("ContainerStatus", {}).get("ExitCode")
+        exit_code = None
+        if status["State"] in ("complete", "failed"):
+            exit_code = status.get("ContainerStatus", {}).get("ExitCode")
+        if exit_code is not None:
+            exit_code = int(exit_code)
         return cls(
             state=status["State"],
             desired=data["DesiredState"],
             node=data.get("NodeID"),
             error=str(status.get("Err", ""))[:MAX_ERR],
-            exit_code=int(code)
-            if code is not None and status["State"] in ("complete", "failed")
-            else None,
+            exit_code=exit_code,
         )
 
 
@@ -195,40 +200,44 @@ def observation(task: Task | None, nodes: Mapping[str, Node], *, cancelled: bool
     """
     if task is None:
         return Observation("queued", why="the manager of the swarm has made no task yet")
-    node = nodes.get(task.node or "")
-    where = node.name if node else task.node or "no node"
     if task.state in WAITING:
         return Observation(
             "queued", why=task.error or "the manager of the swarm is looking for a node"
         )
     if task.state == "complete":
         return Observation("done", exit_code=0)
-    # A failed task without an exit code never ran its command.
-    if task.state == "failed" and not cancelled:
-        if task.exit_code is None:
-            return Observation("lost", why=f"{where}: {task.error}")
-        return Observation("done", why=task.error, exit_code=task.exit_code)
-    if task.state in ("rejected", "orphaned"):
-        return Observation("lost", why=f"{where}: {task.state}: {task.error or 'the node is gone'}")
-    if task.state in ("failed", "shutdown", "remove"):
-        if cancelled:
-            return Observation("cancelled", why="stopped on request")
-        return Observation("lost", why=f"{where}: stopped from outside {task.error}".rstrip())
-    if (
-        node is None or not node.up
-    ):  # it will not tell any more; should it end there after all, no one listens
+    node = nodes.get(task.node or "")
+    where = task.node or "no node"
+    if node:
+        where = node.name
+    if task.state in ENDED:
+        return _end_of(task, where, cancelled=cancelled)
+    if node is None or not node.up:
+        # It will not tell any more; should it end there after all, no one listens.
         return Observation("lost", why=f"node {where} is down")
     if task.state in STARTING:
         return Observation("starting", why=f"{where}: {task.state} {task.error}".rstrip())
-    return Observation(
-        "running", why=f"{where}: it is being stopped" if task.desired == "shutdown" else None
-    )
+    if task.desired == "shutdown":
+        return Observation("running", why=f"{where}: it is being stopped")
+    return Observation("running")
+
+
+def _end_of(task: Task, where: str, *, cancelled: bool) -> Observation:
+    """The end of a task that did not succeed; `where`: its node."""
+    if task.state in ("rejected", "orphaned"):
+        return Observation("lost", why=f"{where}: {task.state}: {task.error or 'the node is gone'}")
+    if cancelled:
+        return Observation("cancelled", why="stopped on request")
+    if task.state != "failed":
+        return Observation("lost", why=f"{where}: stopped from outside {task.error}".rstrip())
+    if task.exit_code is None:  # it never ran its command
+        return Observation("lost", why=f"{where}: {task.error}")
+    return Observation("done", why=task.error, exit_code=task.exit_code)
 
 
 MAX_PIECES = 1000
-WAIT_S = (
-    12 * 3600
-)  # how much longer than its time limit a job's URLs live: image pulls and a wait in the queue
+WAIT_S = 12 * 3600
+"""How much longer than its time limit a job's URLs live: image pulls and a wait in the queue."""
 GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10

@@ -20,7 +20,7 @@ from farm.plan.compat.stack import Stack, arch_list, effects, sm_name, targets
 from farm.plan.materials import source_version
 from farm.plan.options import FILE, OPTIONS, Choice
 from farm.plan.platforms.base import Variables, platform
-from farm.plan.recipe import NcclSource, folder, names, near, recipe
+from farm.plan.recipe import NcclSource, Recipe, folder, names, near, recipe
 from farm.plan.request import ResolvedRequest
 from farm.plan.variant import Variant
 
@@ -42,25 +42,27 @@ def feature_settings(wanted: ResolvedRequest) -> dict[str, Setting]:
     left_out = _left_out(wanted)
     settings: dict[str, Setting] = {}
     for name, feature in catalog.features().items():
-        if name in wanted.recipe.features or name in wanted.recipe.without:
-            settings[name] = _setting(wanted, name, feature, settings)
-            if name in left_out and settings[name].on:
-                origin = left_out[name]
-                for option, word in feature.words.items():
-                    alternatives = (
-                        f"--{option} {alternative}"
-                        for alternative in OPTIONS[option].choices
-                        if alternative != word
-                    )
-                    raise UsageError(
-                        f"{name} (from {origin}) is chosen by --{option}",
-                        hint=" or ".join(alternatives),
-                    )
-                reason = LEFT_OUT
-                if origin.startswith("channel "):
-                    reason = f"{LEFT_OUT} of the {origin}; --with {name} builds it"
-                settings[name] = Setting(on=False, origin=origin, reason=reason)
+        if name not in wanted.recipe.features and name not in wanted.recipe.without:
+            continue
+        setting = _setting(wanted, name, feature, settings)
+        if setting.on and name in left_out:
+            setting = _without(name, feature, left_out[name])
+        settings[name] = setting
     return settings
+
+
+def _without(name: str, feature: Feature, origin: str) -> Setting:
+    """The state of a feature that is left out. Raises UsageError: another option chooses it."""
+    for option, word in feature.words.items():
+        alternatives = (choice for choice in OPTIONS[option].choices if choice != word)
+        raise UsageError(
+            f"{name} (from {origin}) is chosen by --{option}",
+            hint=" or ".join(f"--{option} {choice}" for choice in alternatives),
+        )
+    reason = LEFT_OUT
+    if origin.startswith("channel "):
+        reason = f"{LEFT_OUT} of the {origin}; --with {name} builds it"
+    return Setting(on=False, origin=origin, reason=reason)
 
 
 def _left_out(wanted: ResolvedRequest) -> dict[str, str]:
@@ -93,35 +95,40 @@ def _feature_names(wanted: ResolvedRequest, value: str, origin: str) -> list[str
         UsageError: A name is no feature of the recipe.
     """
     recipe_features = [*wanted.recipe.features, *wanted.recipe.without]
-    if not recipe_features and origin.startswith(
-        (FILE, "channel ")
-    ):  # there for all builds that know it
+    # These are there for all builds that know them; a command is about this one.
+    if not recipe_features and origin.startswith((FILE, "channel ")):
         return []
-    titles = {catalog.features()[name].title.lower(): name for name in recipe_features} | {
-        name: name for name in recipe_features
-    }
+    ids = {}
+    for name in recipe_features:
+        ids[catalog.features()[name].title.lower()] = name
+    ids.update(zip(recipe_features, recipe_features, strict=True))
     words = [word.strip().lower() for word in value.split(",")]
     if "" in words:
         raise UsageError(
             f"{value!r} (from {origin}): an empty name", hint="write names and commas: nccl,kineto"
         )
-    if unknown := [word for word in words if word not in titles]:
-        near = [titles[title] for word in unknown for title in nearest(word, [*titles], 1)]
-        if near:
-            hint = f"did you mean {', '.join(map(repr, near))}?"
-        else:
-            hint = f"known: {', '.join(recipe_features)}"
-        if not recipe_features:
-            hint = (
-                "leave it out, or take a channel whose recipe names features "
-                "(docs/reference/features.md)"
-            )
-        lack = f"no {'such feature' if recipe_features else 'features'} to leave out"
+    unknown = [word for word in words if word not in ids]
+    if not unknown:
+        return [ids[word] for word in words]
+    fault = f"{', '.join(unknown)} (from {origin}): recipe {wanted.pins.recipe} has no"
+    if not recipe_features:
         raise UsageError(
-            f"{', '.join(unknown)} (from {origin}): recipe {wanted.pins.recipe} has {lack}",
-            hint=hint,
+            f"{fault} features to leave out",
+            hint="leave it out, or take a channel whose recipe names features "
+            "(docs/reference/features.md)",
         )
-    return [titles[word] for word in words]
+    raise UsageError(f"{fault} such feature to leave out", hint=_meant_features(unknown, ids))
+
+
+def _meant_features(unknown: list[str], ids: Mapping[str, str]) -> str:
+    """The features that may be meant by words that are none, else all of them."""
+    near = []
+    for word in unknown:
+        for title in nearest(word, [*ids], 1):
+            near.append(repr(ids[title]))
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    return f"known: {', '.join(dict.fromkeys(ids.values()))}"
 
 
 def _setting(
@@ -130,20 +137,20 @@ def _setting(
     for needed in feature.needs:
         if needed in before and not before[needed].on:
             return Setting(on=False, origin=before[needed].origin, reason=f"needs {_title(needed)}")
+    channel = f"channel {wanted.channel.name}"
     explicit = feature.words and feature.words.items() <= dict(wanted.stack.words).items()
     if name in wanted.recipe.without and not explicit:
         reason = wanted.recipe.without[name]
         origin = f"recipe {wanted.recipe.package}: {reason}"
         return Setting(on=False, origin=origin, reason=_limit(wanted, feature) or reason)
     if feature.switch in wanted.pins.switches:
-        on = wanted.pins.switches[feature.switch]
-        return Setting(
-            on, f"channel {wanted.channel.name}", "" if on else f"channel {wanted.channel.name}"
-        )
-    if against := feature_off(wanted.stack, name) or _no_wheel(wanted, name):
-        return Setting(
-            on=False, origin=f"off: {against}", reason=_limit(wanted, feature) or against
-        )
+        if wanted.pins.switches[feature.switch]:
+            return Setting(on=True, origin=channel)
+        return Setting(on=False, origin=channel, reason=channel)
+    against = feature_off(wanted.stack, name) or _no_wheel(wanted, name)
+    if against:
+        reason = _limit(wanted, feature) or against
+        return Setting(on=False, origin=f"off: {against}", reason=reason)
     return Setting(on=True, origin="rules: nothing against it")
 
 
@@ -161,21 +168,16 @@ def _limit(wanted: ResolvedRequest, feature: Feature) -> str | None:
 def _no_wheel(wanted: ResolvedRequest, name: str) -> str | None:
     """Why NVIDIA's wheel of NCCL does not serve, where the recipe takes it for this feature."""
     stack = wanted.stack
-    if not any(
-        isinstance(part.source, NcclSource) and part.feature == name for part in wanted.recipe.parts
-    ):
+    parts = [part for part in wanted.recipe.parts if part.feature == name]
+    if not any(isinstance(part.source, NcclSource) for part in parts):
         return None
     wheel = catalog.nccl_wheel(stack.cuda, stack.variant.machine)
     if wheel is None:
         return f"no wheel of it is known for CUDA {stack.cuda} on {stack.variant.machine}"
-    # Machine code runs on the later minor versions of its major one.
-    lacks = [
-        sm
-        for sm in targets(stack)
-        if not any(sm // 10 == toolkit // 10 and toolkit <= sm for toolkit in wheel.sms)
-    ]
-    if lacks:
-        return f"{wheel.package} {wheel.file.split('-')[1]} has no code for {sm_name(lacks[0])}"
+    for sm in targets(stack):
+        # Machine code runs on the later minor versions of its major one.
+        if not any(sm // 10 == code // 10 and code <= sm for code in wheel.sms):
+            return f"{wheel.package} {wheel.file.split('-')[1]} has no code for {sm_name(sm)}"
     return None
 
 
@@ -196,12 +198,13 @@ def feature_rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tup
     """The features of a wheel, and those that the official one has beside them, with the reason, in
     words.
     """
+    rows = []
     titles = ", ".join(map(_title, present))
-    return [
-        (label, text)
-        for label, text in (("with", titles), ("without", absent_features(lacking)))
-        if text
-    ]
+    if titles:
+        rows.append(("with", titles))
+    if lacking:
+        rows.append(("without", absent_features(lacking)))
+    return rows
 
 
 def absent_features(lacking: Mapping[str, str]) -> str:
@@ -210,7 +213,10 @@ def absent_features(lacking: Mapping[str, str]) -> str:
 
 
 def _title(name: str) -> str:
-    return feature.title if (feature := catalog.features().get(name)) else name
+    feature = catalog.features().get(name)
+    if feature is None:
+        return name
+    return feature.title
 
 
 def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
@@ -275,15 +281,17 @@ def _device_flags(stack: Stack) -> dict[str, str]:
     """CMAKE_CUDA_ARCHITECTURES (`35-real;37-real`, with `-virtual` of the highest for PTX), and
     flags of nvcc.
     """
-    sms = list(stack.variant.sms) if stack.cuda else []
-    virtual = sms[-1:] if stack.ptx else []
-    codes = [(sm, f"sm_{sm}") for sm in sms] + [(sm, f"compute_{sm}") for sm in virtual]
-    return {
-        "cmake_architectures": ";".join(
-            [*(f"{sm}-real" for sm in sms), *(f"{sm}-virtual" for sm in virtual)]
-        ),
-        "gencode": " ".join(f"-gencode=arch=compute_{sm},code={code}" for sm, code in codes),
-    }
+    architectures = []
+    flags = []
+    sms = stack.variant.sms if stack.cuda else ()
+    for sm in sms:
+        architectures.append(f"{sm}-real")
+        flags.append(f"-gencode=arch=compute_{sm},code=sm_{sm}")
+    if sms and stack.ptx:
+        highest = sms[-1]
+        architectures.append(f"{highest}-virtual")
+        flags.append(f"-gencode=arch=compute_{highest},code=compute_{highest}")
+    return {"cmake_architectures": ";".join(architectures), "gencode": " ".join(flags)}
 
 
 def _torch_version(resolved: ResolvedRequest) -> str:
@@ -298,30 +306,35 @@ def _numpy_end(resolved: ResolvedRequest) -> str:
     """The first numpy that the wheel cannot work with; empty where no torch says it.
 
     What was compiled against numpy 1's headers does not work with numpy 2 (NumPy 2.0 migration
-    guide, "Downstream packages"). They are those of a wheel that the recipe or a standalone Python
-    brings, else the base image's.
+    guide, "Downstream packages").
     """
     release = catalog.torch_releases().get(resolved.stack.torch or "")
     if release is None:
         return ""
-    base = resolved.pins.base
-    ends = [numpy_end(release, resolved.stack.variant.cpu)]
-    if (
-        not resolved.recipe.verify.numpy
-    ):  # it compiles nothing against numpy, as torchvision: what torch says holds
-        return ends[0]
-    wheels = [
-        part.source for part in materials.parts(resolved.recipe, resolved.stack, base, ())
-    ] + materials.standalone_wheels(resolved.stack)
-    brought = [str(source.file).split("-")[1] for source in wheels if source.package == "numpy"]
-    major = None
-    if brought:
-        major = number(brought[0])[0]
-    elif base is not None and resolved.stack.standalone is None:
-        major = catalog.debian_releases()[base].numpy_major
+    end_of_torch = numpy_end(release, resolved.stack.variant.cpu)
+    # A package that compiles nothing against numpy, as torchvision: what torch says holds.
+    if not resolved.recipe.verify.numpy:
+        return end_of_torch
+    major = _numpy_of_build(resolved)
     if major is not None and major < 2:
-        ends.append("2")
-    return min(ends, key=number)
+        return min(end_of_torch, "2", key=number)
+    return end_of_torch
+
+
+def _numpy_of_build(resolved: ResolvedRequest) -> int | None:
+    """The major version of the numpy whose headers a build has; None: not known.
+
+    It is that of a wheel that the recipe or a standalone Python brings, else the base image's.
+    """
+    base = resolved.pins.base
+    parts = materials.parts(resolved.recipe, resolved.stack, base, ())
+    wheels = [part.source for part in parts] + materials.standalone_wheels(resolved.stack)
+    for source in wheels:
+        if source.package == "numpy":
+            return number(str(source.file).split("-")[1])[0]
+    if base is not None and resolved.stack.standalone is None:
+        return catalog.debian_releases()[base].numpy_major
+    return None
 
 
 def needs(resolved: ResolvedRequest) -> list[str]:
@@ -331,38 +344,42 @@ def needs(resolved: ResolvedRequest) -> list[str]:
     stack = resolved.stack
     requirements = []
     for name in resolved.recipe.needs:
-        if name not in names() or name in (resolved.package, resolved.pins.recipe):
-            if name in names():
-                fault = "cannot need itself"
-            else:
-                fault = f"no recipe for package {name!r}"
-            near_names = [needed for needed in near(name) if needed != resolved.package]
-            raise UsageError(
-                f"{where(folder(resolved.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
-                hint=f"nearest: {', '.join(near_names)}" if near_names else None,
-            )
+        _check_need(resolved, name)
         needed = recipe(resolved.channel.text.recipe_of(name))
-        if needed.package == "torch" and materials.official_torch(
-            resolved.pins.official, resolved.recipe, stack
-        ):
-            continue  # it is fetched, not built
-        # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch
-        # as well.
-        if needed.package == "torch" and stack.torch:
-            base = stack.torch
-        else:
-            base = source_version(needed, stack.torch)
+        base = source_version(needed, stack.torch)
+        if needed.package == "torch":
+            if materials.official_torch(resolved.pins.official, resolved.recipe, stack):
+                continue  # it is fetched, not built
+            # The torch of this stack, not the recipe's default: `--torch` counts for what needs
+            # torch as well.
+            base = stack.torch or base
         # Rebuild 0: what is needed is the wheel as it was first published.
-        requirements.append(
-            f"{needed.package}=={wheel_version(base, stack.cuda, stack.variant, 0)}"
-        )
-    if circle := _circle(resolved, (resolved.pins.recipe,)):
+        version = wheel_version(base, stack.cuda, stack.variant, 0)
+        requirements.append(f"{needed.package}=={version}")
+    circle = _circle(resolved, (resolved.pins.recipe,))
+    if circle:
+        steps = [f"{package} needs {needed}" for package, needed in pairwise(circle)]
         raise UsageError(
             f"{where(folder(circle[0]) / 'recipe.yaml', 'needs')}: needs: a circle, none of which "
-            "can be built first: "
-            f"{', '.join(f'{package} needs {needed}' for package, needed in pairwise(circle))}"
+            f"can be built first: {', '.join(steps)}"
         )
     return requirements
+
+
+def _check_need(resolved: ResolvedRequest, name: str) -> None:
+    """Raise a UsageError for a needed package that has no recipe or is the one that needs it."""
+    if name not in names():
+        fault = f"no recipe for package {name!r}"
+    elif name in (resolved.package, resolved.pins.recipe):
+        fault = "cannot need itself"
+    else:
+        return
+    hint = None
+    near_names = [package for package in near(name) if package != resolved.package]
+    if near_names:
+        hint = f"nearest: {', '.join(near_names)}"
+    file = folder(resolved.pins.recipe) / "recipe.yaml"
+    raise UsageError(f"{where(file, 'needs')}: needs: {fault}", hint=hint)
 
 
 def _circle(resolved: ResolvedRequest, way: tuple[str, ...]) -> tuple[str, ...]:
@@ -425,9 +442,8 @@ def environment(resolved: ResolvedRequest, values: Mapping[str, str]) -> dict[st
     file = folder(resolved.pins.recipe) / "recipe.yaml"
     for origin, texts in _sources(resolved).items():
         for name, text in texts.items():
-            keys = [key for key in ("env_cuda", "env") if name in getattr(resolved.recipe, key)]
-            filled_in = filled(text, values, file, *keys[:1], name)
-            variables[name] = _combined(name, variables.get(name), filled_in, origin)
+            text_filled = filled(text, values, file, *_place(resolved.recipe, name))
+            variables[name] = _combined(name, variables.get(name), text_filled, origin)
     for option in OPTIONS.values():
         choice = resolved.chosen[option.name]
         for name, text in option.environment(choice.value).items():
@@ -437,6 +453,15 @@ def environment(resolved: ResolvedRequest, values: Mapping[str, str]) -> dict[st
                 origin += f", in place of {before.value!r} of {before.origin}"
             variables[name] = _combined(name, before, text, origin)
     return variables
+
+
+def _place(recipe: Recipe, variable: str) -> tuple[str, ...]:
+    """Where a recipe sets a variable, as a path of keys."""
+    if variable in recipe.env_cuda:
+        return "env_cuda", variable
+    if variable in recipe.env:
+        return "env", variable
+    return (variable,)
 
 
 def _combined(name: str, before: Choice | None, text: str, origin: str) -> Choice:
@@ -452,16 +477,15 @@ def _sources(resolved: ResolvedRequest) -> Variables:
     """Variables by origin, in the order in which one overrules another."""
     stack = resolved.stack
     recipe = resolved.recipe
-    variables = (
-        recipe.env
-        | (recipe.env_cuda if stack.cuda else {})
-        | recipe.env_platform.get(stack.platform, {})
-    )
+    recipe_origin = f"recipe {recipe.package}"
+    variables = dict(recipe.env)
+    if stack.cuda:
+        variables |= recipe.env_cuda
+    variables |= recipe.env_platform.get(stack.platform, {})
     # A dict keeps the place of a key that is set again: an origin that comes twice overrules at its
     # first place.
-    by_origin = platform(stack.platform).environment(recipe, stack) | {
-        f"recipe {recipe.package}": variables
-    }
+    by_origin = platform(stack.platform).environment(recipe, stack)
+    by_origin = by_origin | {recipe_origin: variables}
     if stack.cuda:
         by_origin[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack)}
     for name, setting in feature_settings(resolved).items():
@@ -470,7 +494,5 @@ def _sources(resolved: ResolvedRequest) -> Variables:
         if feature.switch and (stack.cuda or not feature.gpu):
             by_origin.setdefault(setting.origin, {})[feature.switch] = str(int(setting.on))
         if setting.on:
-            by_origin.setdefault(f"recipe {recipe.package}", {}).update(
-                recipe.env_feature.get(name, {})
-            )
+            by_origin.setdefault(recipe_origin, {}).update(recipe.env_feature.get(name, {}))
     return by_origin

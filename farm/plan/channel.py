@@ -8,6 +8,7 @@ from itertools import combinations, product
 from farm import catalog
 from farm.plan import recipe
 from farm.plan.channel_text import AXES, Axes, ChannelText, Rule
+from farm.plan.compat.reason import Reason
 from farm.plan.compat.rules import CHANNEL_KEYS, check
 from farm.plan.compat.stack import Stack
 from farm.plan.options import OPTIONS, Value
@@ -22,6 +23,9 @@ Key = tuple[str, str, str, str, str, str | None]
 
 Named = tuple[tuple[int, frozenset[str | None]], ...]
 """The words of a rule, by the place of their axis in a key."""
+
+_KEY_AT_FAULT = CHANNEL_KEYS | {option: option for option in OPTIONS}
+"""The rules whose refusal a channel shall never offer, and the key of the channel at fault."""
 
 
 class RuleError(Exception):
@@ -65,18 +69,19 @@ class Build:
         """Its name in the style of `pytorch-python313-cuda12_8-sm80-avx512`; unique in a
         channel.
         """
-        name = "pytorch" if self.package == "torch" else self.package
-        python = self.variant.python.replace("py", "python")
         platform = facts(self.platform)
-        cuda = f"cuda{self.cuda.replace('.', '_')}" if self.cuda else ""
+        words = [self.package, self.variant.python.replace("py", "python")]
+        if self.package == "torch":
+            words[0] = "pytorch"
+        if platform.in_alias:
+            words.append(platform.in_alias)
+        if self.cuda:
+            words.append(f"cuda{self.cuda.replace('.', '_')}")
+        words.append(self.variant.gpu)
         # Every Mac that is built for has the same CPU level.
-        if self.variant.gpu in platform.gpus:
-            cpu = ""
-        else:
-            cpu = self.variant.cpu
-        return "-".join(
-            filter(None, (name, python, platform.in_alias, cuda, self.variant.gpu, cpu))
-        )
+        if self.variant.gpu not in platform.gpus:
+            words.append(self.variant.cpu)
+        return "-".join(words)
 
 
 class Channel:
@@ -99,51 +104,48 @@ class Channel:
     @cached_property
     def builds(self) -> tuple[Build, ...]:
         """Every build: in the order of the file, the axes first, then the includes."""
-        return tuple(
-            Build(self.name, package, Variant(gpu, cpu, python), platform, cuda)
-            for package, platform, gpu, cpu, python, cuda in self._offered
-        )
+        return tuple(_build(self.name, key) for key in self._offered)
 
     @cached_property
     def _offered(self) -> tuple[Key, ...]:
-        return tuple(
-            key
-            for block in self._blocks
-            for key in _keys(self.text, block)
-            if not self._excluded(key)
-        )
+        offered = []
+        for block in self._blocks:
+            for key in _keys(self.text, block):
+                if not self._excluded(key):
+                    offered.append(key)
+        return tuple(offered)
 
     def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:
         """The CUDA versions that it is offered for, the default first; (None,) without an SM, () if
         not offered.
         """
-        versions: tuple[str | None, ...] = (None,) if variant.gpu in SPECIAL_GPUS else self.cuda
-        keys = (
-            (package, platform, variant.gpu, variant.cpu, variant.python, cuda) for cuda in versions
-        )
-        offered = (
-            key for key in keys if any(_matches(self.text, block, key) for block in self._blocks)
-        )
-        return tuple(key[-1] for key in offered if not self._excluded(key))
+        versions: tuple[str | None, ...] = self.cuda
+        if variant.gpu in SPECIAL_GPUS:
+            versions = (None,)
+        offered = []
+        for cuda in versions:
+            key = _key(package, variant, platform, cuda)
+            if self._is_listed(key) and not self._excluded(key):
+                offered.append(cuda)
+        return tuple(offered)
 
     def pins(self, package: str, variant: Variant, platform: str, cuda: str | None = None) -> Pins:
         """The options of a build, also of one that is not offered, by default with the first
         CUDA.
         """
         # A build that is not offered gets the channel's first CUDA: the rules need one to judge.
-        cuda = cuda or next(
-            iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None)
-        )
+        if not cuda:
+            cuda = next(iter((*self.cudas(package, variant, platform), *self.cuda)), None)
         options: dict[str, Value] = {"cuda": cuda, **self.text.options}
         # In the order of the file: where two say something of one option, the later one wins.
         for exception in self.text.exceptions:
-            key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
-            if _names(_named(exception), key):
+            if _names(_named(exception), _key(package, variant, platform, cuda)):
                 options |= exception.options
+        base = None
+        if facts(platform).in_images:
+            base = self.text.base or catalog.base_of(variant.python)
         return Pins(
-            base=(self.text.base or catalog.base_of(variant.python))
-            if facts(platform).in_images
-            else None,
+            base=base,
             options=options,
             switches=self.text.switches,
             recipe=self.text.recipe_of(package),
@@ -152,11 +154,13 @@ class Channel:
         )
 
     def _words(self, axis: str) -> tuple[str, ...]:
-        return tuple(
-            dict.fromkeys(
-                word for part in (self.text, *self.text.include) for word in getattr(part, axis)
-            )
-        )
+        words: list[str] = []
+        for part in (self.text, *self.text.include):
+            words += getattr(part, axis)
+        return tuple(dict.fromkeys(words))
+
+    def _is_listed(self, key: Key) -> bool:
+        return any(_matches(self.text, block, key) for block in self._blocks)
 
     def _excluded(self, key: Key) -> bool:
         return any(_names(rule, key) for rule in self._excludes)
@@ -171,19 +175,17 @@ class Channel:
             lists += [(rule, (key, index)) for index, rule in enumerate(rules)]
         for axes, loc in lists:
             for axis in AXES:
-                words = getattr(axes, axis)
-                axis_words = self._words(axis)
-                for index, word in enumerate(words):
-                    if word in words[:index]:
-                        raise RuleError(
-                            f"{word!r} is there twice: a duplicate variant", *loc, axis, index
-                        )
-                    if word not in axis_words:
-                        text = (
-                            f"the channel has no {word!r} to match; its {axis}: "
-                            f"{', '.join(axis_words)}"
-                        )
-                        raise RuleError(text, *loc, axis, index)
+                self._check_axis(axis, getattr(axes, axis), (*loc, axis))
+
+    def _check_axis(self, axis: str, words: list[str], loc: tuple[int | str, ...]) -> None:
+        axis_words = self._words(axis)
+        for index, word in enumerate(words):
+            if word in words[:index]:
+                raise RuleError(f"{word!r} is there twice: a duplicate variant", *loc, index)
+            if word not in axis_words:
+                words_text = ", ".join(axis_words)
+                text = f"the channel has no {word!r} to match; its {axis}: {words_text}"
+                raise RuleError(text, *loc, index)
 
     def _check_rules(self) -> None:
         """Raise a RuleError where an include adds nothing new, or an exclude or exception takes
@@ -196,77 +198,71 @@ class Channel:
         for index, block in enumerate(self._blocks, start=-1):
             keys = set(_keys(self.text, block))
             new = {key for key in keys if not self._excluded(key)}
-            if index >= 0 and (duplicates := new & offered):
-                example = min(
-                    Build(self.name, k[0], Variant(k[2], k[3], k[4]), k[1], k[5]).alias
-                    for k in duplicates
-                )
-                text = (
-                    f"duplicate variant: {example} is offered without this rule ({len(duplicates)} "
-                    "in all)"
-                )
-                raise RuleError(text, "include", index)
-            if index >= 0 and not new:
-                raise RuleError("the rule adds nothing: all of it is excluded", "include", index)
+            if index >= 0:
+                self._check_include(index, new, offered)
             before |= keys
             offered |= new
         # An exclude must hit what the axes make, an exception what is left after the excludes.
-        checks: list[tuple[str, Sequence[Rule], set[Key], str]] = [
-            ("exclude", self.text.exclude, before, "excludes nothing"),
-            ("exceptions", self.text.exceptions, offered, "matches no build"),
-        ]
-        for name, rules, hit, fault in checks:
-            for index, rule in enumerate(rules):
-                axes = _named(rule)
-                if not any(_names(axes, key) for key in hit):
-                    raise RuleError(f"the rule {fault}", name, index)
+        _check_hits("exclude", self.text.exclude, before, "excludes nothing")
+        _check_hits("exceptions", self.text.exceptions, offered, "matches no build")
+
+    def _check_include(self, index: int, new: set[Key], offered: set[Key]) -> None:
+        duplicates = new & offered
+        if duplicates:
+            example = min(_build(self.name, key).alias for key in duplicates)
+            text = (
+                f"duplicate variant: {example} is offered without this rule ({len(duplicates)} "
+                "in all)"
+            )
+            raise RuleError(text, "include", index)
+        if not new:
+            raise RuleError("the rule adds nothing: all of it is excluded", "include", index)
 
     def _check_possible(self) -> None:
         """Raise a RuleError where something that is offered is impossible by the catalogue."""
-        names = {
-            package: self.text.recipe_of(package)
-            for package in dict.fromkeys(k[0] for k in self._offered)
-        }
-        recipes = {
-            package: recipe.recipe(name) for package, name in names.items() if not is_replaced(name)
-        }
-        for package, platform in dict.fromkeys(
-            (key[0], key[1]) for key in self._offered if key[0] in recipes
-        ):
-            if platform not in (able := recipes[package].platforms):
-                raise RuleError(
-                    f"{package} is built for {', '.join(able)}, not for {platform}", "platforms"
-                )
-        # The rules whose refusal a channel shall never offer, and the key that is at fault.
-        axes = CHANNEL_KEYS | {option: option for option in OPTIONS}
-        for key in (key for key in _covering(self._offered) if key[0] in recipes):
-            for reason in check(self._stack(key, recipes[key[0]])):
-                name = axes.get(reason.rule)
-                if name is None or not reason.blocks:
-                    continue
-                words = getattr(self.text, name)
-                word = dict(zip(AXES, key, strict=True)).get(name)
-                # With the word's place in its list the error names the line of the word, else that
-                # of the key.
-                place: tuple[str | int, ...] = (name,)
-                if isinstance(words, list) and word in words:
-                    place = (name, words.index(word))
-                advice = "; without `base` in the channel each Python gets the image that has it"
-                raise RuleError(
-                    reason.text + (advice if reason.rule == "base-python" else ""), *place
-                )
+        recipes = {}
+        for package, _, _, _, _, _ in self._offered:
+            name = self.text.recipe_of(package)
+            if package not in recipes and not is_replaced(name):
+                recipes[package] = recipe.recipe(name)
+        farm_keys = [key for key in self._offered if key[0] in recipes]
+        for package, platform in dict.fromkeys((key[0], key[1]) for key in farm_keys):
+            able = recipes[package].platforms
+            if platform not in able:
+                text = f"{package} is built for {', '.join(able)}, not for {platform}"
+                raise RuleError(text, "platforms")
+        for key in _covering(self._offered):
+            package = key[0]
+            if package in recipes:
+                for reason in check(self._stack(key, recipes[package])):
+                    self._check_reason(key, reason)
+
+    def _check_reason(self, key: Key, reason: Reason) -> None:
+        """Raise a RuleError for a reason against a build that no channel shall offer."""
+        name = _KEY_AT_FAULT.get(reason.rule)
+        if name is None or not reason.blocks:
+            return
+        words = getattr(self.text, name)
+        word = dict(zip(AXES, key, strict=True)).get(name)
+        # With the word's place in its list the error names the line of the word, else that
+        # of the key.
+        place: tuple[str | int, ...] = (name,)
+        if isinstance(words, list) and word in words:
+            place = (name, words.index(word))
+        text = reason.text
+        if reason.rule == "base-python":
+            text += "; without `base` in the channel each Python gets the image that has it"
+        raise RuleError(text, *place)
 
     def _stack(self, key: Key, built: Recipe) -> Stack:
         """The parts of a build that a channel decides, for the rules."""
         package, platform, gpu, cpu, python, cuda = key
         pins = self.pins(package, Variant(gpu, cpu, python), platform, cuda)
-        value = {
-            name: str(pins.options[name])
-            for name, entry in OPTIONS.items()
-            if pins.options.get(name) is not None
-            and entry.applies(built)
-            and (cuda or not entry.needs_gpu)
-        }
+        value = {}
+        for name, entry in OPTIONS.items():
+            is_used = entry.applies(built) and (cuda or not entry.needs_gpu)
+            if is_used and pins.options.get(name) is not None:
+                value[name] = str(pins.options[name])
         return Stack(
             package=built.package,
             variant=Variant(gpu, cpu, python),
@@ -293,9 +289,8 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
     covered: set[tuple[tuple[int, str | None], ...]] = set()
     for key in keys:
         package, platform, gpu, cpu, python, cuda = key
-        machine = catalog.cpu_levels()[
-            cpu
-        ].machine  # levels of one machine differ in nothing that is refused
+        # Levels of one machine differ in nothing that is refused.
+        machine = catalog.cpu_levels()[cpu].machine
         pairs = set(combinations(enumerate((package, platform, gpu, machine, python, cuda)), 2))
         if not pairs <= covered:
             covered |= pairs
@@ -304,29 +299,36 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
 
 def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
     """The product of a block's axes, those that it does not name taken from the channel."""
-    packages, platforms, gpus, cpus, pythons, cuda = (
-        getattr(block, axis) or getattr(text, axis) for axis in AXES
-    )
+    packages, platforms, gpus, cpus, pythons, cuda = (_axis(text, block, axis) for axis in AXES)
     for package, platform, gpu, cpu, python in product(packages, platforms, gpus, cpus, pythons):
-        for version in (None,) if gpu in SPECIAL_GPUS else cuda:
+        if gpu in SPECIAL_GPUS:
+            yield package, platform, gpu, cpu, python, None
+            continue
+        for version in cuda:
             yield package, platform, gpu, cpu, python, version
+
+
+def _axis(text: ChannelText, block: Axes, axis: str) -> list[str]:
+    """The words of an axis of a block, the channel's where the block names none."""
+    words: list[str] = getattr(block, axis) or getattr(text, axis)
+    return words
 
 
 def _matches(text: ChannelText, block: Axes, key: Key) -> bool:
     """Is the key in the block's product?"""
-    words = zip(AXES, key, strict=True)
-    return all(
-        word is None or word in (getattr(block, axis) or getattr(text, axis))
-        for axis, word in words
-    )
+    for axis, word in zip(AXES, key, strict=True):
+        if word is not None and word not in _axis(text, block, axis):
+            return False
+    return True
 
 
 def _named(rule: Axes) -> Named:
-    return tuple(
-        (index, frozenset(words))
-        for index, axis in enumerate(AXES)
-        if (words := getattr(rule, axis))
-    )
+    axes = []
+    for index, axis in enumerate(AXES):
+        words = getattr(rule, axis)
+        if words:
+            axes.append((index, frozenset(words)))
+    return tuple(axes)
 
 
 def _names(rule: Named, key: Key) -> bool:
@@ -334,3 +336,20 @@ def _names(rule: Named, key: Key) -> bool:
     version to name.
     """
     return all(key[index] in words for index, words in rule)
+
+
+def _key(package: str, variant: Variant, platform: str, cuda: str | None) -> Key:
+    return package, platform, variant.gpu, variant.cpu, variant.python, cuda
+
+
+def _build(channel: str, key: Key) -> Build:
+    package, platform, gpu, cpu, python, cuda = key
+    return Build(channel, package, Variant(gpu, cpu, python), platform, cuda)
+
+
+def _check_hits(name: str, rules: Sequence[Rule], keys: set[Key], fault: str) -> None:
+    """Raise a RuleError for a rule that names none of the keys."""
+    for index, rule in enumerate(rules):
+        axes = _named(rule)
+        if not any(_names(axes, key) for key in keys):
+            raise RuleError(f"the rule {fault}", name, index)

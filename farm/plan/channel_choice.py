@@ -6,7 +6,7 @@ for; the newest PyTorch; those that pin the PyTorch that was asked for; those wi
 the variant; and last the order of `ci/matrix.yaml`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from farm.catalog import number
 from farm.plan.channel import Channel
 from farm.plan.evidence import load_evidence
 from farm.plan.matrix import load_matrix
+from farm.plan.options import Value
 from farm.plan.request import (
     BuildRequest,
     ResolvedRequest,
@@ -95,15 +96,16 @@ def _try(
 def _others(
     project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, first: ChannelResult
 ) -> list[ChannelResult]:
-    """The request in every other channel that builds the package, in the order of the file."""
-    cuda = request.options.get("cuda", (None,))[0]
-    channels = [
-        channel
-        for channel in load_matrix(project).channels.values()
-        if channel.name != first.channel.name
-        and first.resolved.package in channel.packages
-        and request.platform in channel.platforms
-    ]
+    """The request in every other channel that builds the package, those with the CUDA that was
+    asked for first, else in the order of the file.
+    """
+    channels = []
+    for channel in load_matrix(project).channels.values():
+        if channel.name == first.channel.name or request.platform not in channel.platforms:
+            continue
+        if first.resolved.package in channel.packages:
+            channels.append(channel)
+    cuda = _asked_cuda(request)
     channels.sort(key=lambda channel: cuda not in channel.cuda)
     results = []
     for channel in channels:
@@ -112,6 +114,13 @@ def _others(
         except UsageError:  # an option that was asked for means nothing to its recipe
             continue
     return results
+
+
+def _asked_cuda(request: BuildRequest) -> Value:
+    """The CUDA version that was asked for; None: none was."""
+    if "cuda" not in request.options:
+        return None
+    return request.options["cuda"][0]
 
 
 def _with_alternatives(
@@ -124,28 +133,41 @@ def _with_alternatives(
         # The rules know what goes together, not what the channels have sources of.
         follows = partial(_is_followed_by_a_plan, project, request, fields)
         return replace(result, verdict=replace(result.verdict, can_be_planned=follows))
-    free = replace(request, channel=None)
-    able = [
-        alternative
-        for alternative in _others(project, free, fields, result)
-        if alternative.verdict.complete
-    ]
-    texts = [f"--channel {_preferred(project, free, able).channel.name}"] if able else []
-    texts += [reason.nearest for reason in result.verdict.offer if reason.nearest]
-    plannable = [text for text in texts if _can_be_planned(project, request, fields, text)]
-    if not plannable and request.channel:
-        nearest = best_channel(project, free, fields)
-        texts = [
-            f"--channel {nearest.channel.name} {text}" for text in nearest.verdict.alternatives()
-        ]
-        plannable = [text for text in texts if _can_be_planned(project, request, fields, text)]
-    # What a reason alone would propose may be refused for another reason.
-    offer = [
-        reason if reason.nearest in plannable else replace(reason, nearest=None)
-        for reason in result.verdict.offer
-    ]
+    plannable = _plannable(project, request, fields, result)
+    offer = []
+    for reason in result.verdict.offer:
+        if reason.nearest in plannable:
+            offer.append(reason)
+        else:  # what a reason alone would propose may be refused for another reason
+            offer.append(replace(reason, nearest=None))
     revised = replace(result.verdict, offer=offer, instead=tuple(plannable))
     return replace(result, verdict=revised)
+
+
+def _plannable(
+    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, result: ChannelResult
+) -> list[str]:
+    """What can be planned where a channel lacks what was asked for, each as it is typed."""
+    free = replace(request, channel=None)
+    able = _complete(_others(project, free, fields, result))
+    texts = []
+    if able:
+        texts.append(f"--channel {_preferred(project, free, able).channel.name}")
+    texts += [reason.nearest for reason in result.verdict.offer if reason.nearest]
+    plannable = [text for text in texts if _can_be_planned(project, request, fields, text)]
+    if plannable or not request.channel:
+        return plannable
+    nearest = best_channel(project, free, fields)
+    for alternative in nearest.verdict.alternatives():
+        text = f"--channel {nearest.channel.name} {alternative}"
+        if _can_be_planned(project, request, fields, text):
+            plannable.append(text)
+    return plannable
+
+
+def _complete(results: Iterable[ChannelResult]) -> list[ChannelResult]:
+    """The channels that can build a request."""
+    return [result for result in results if result.verdict.complete]
 
 
 def _can_be_planned(
@@ -160,8 +182,7 @@ def _can_be_planned(
 def channels_in_order(project: Path, request: BuildRequest) -> list[str]:
     """Return the channels that can build a request, the best one first."""
     first = _try(project, request, None)
-    results = (first, *_others(project, request, None, first))
-    able = [result for result in results if result.verdict.complete]
+    able = _complete((first, *_others(project, request, None, first)))
     return [result.channel.name for result in _in_order(project, request, able)]
 
 
@@ -193,30 +214,41 @@ def _in_order(
     if not able:
         return []
     matrix = load_matrix(project)
-    places = {name: place for place, name in enumerate(matrix.channels)}
+    places = list(matrix.channels)
     project_channels = set(matrix.own())
-    proved = {
-        (wheel.channel, wheel.package)
-        for wheel in load_evidence(project).wheels
-        if wheel.variant == str(request.variant) and wheel.platform == request.platform
-    }
+    proved = _proved_channels(project, request)
     # What the rules say of every one of them says nothing for or against one.
     common = frozenset.intersection(*(result.warnings for result in able))
-    asked_cuda = request.options.get("cuda", (None,))[0]
+    asked_cuda = _asked_cuda(request)
 
     def rank(result: ChannelResult) -> tuple[Any, ...]:
         channel = result.channel
-        stack = result.resolved.stack
-        release = number(stack.torch) if stack.torch else (0,)
+        torch = result.resolved.stack.torch
         return (
             channel.name not in project_channels,
             bool(result.warnings - common),
             not result.offered,
             asked_cuda is not None and asked_cuda not in channel.cuda,
-            tuple(-part for part in release),
-            stack.torch != channel.text.options.get("torch"),
+            _newest_first(torch),
+            torch != channel.text.options.get("torch"),
             (channel.name, result.resolved.package) not in proved,
-            places[channel.name],
+            places.index(channel.name),
         )
 
     return sorted(able, key=rank)
+
+
+def _newest_first(release: str | None) -> tuple[int, ...]:
+    """A key that sorts the newest release first, and none last."""
+    if release is None:
+        return (0,)
+    return tuple(-part for part in number(release))
+
+
+def _proved_channels(project: Path, request: BuildRequest) -> set[tuple[str, str]]:
+    """The channels and packages with a proved build of a request's variant."""
+    proved = set()
+    for wheel in load_evidence(project).wheels:
+        if wheel.variant == str(request.variant) and wheel.platform == request.platform:
+            proved.add((wheel.channel, wheel.package))
+    return proved

@@ -25,19 +25,22 @@ def _one_or_many(value: Any) -> Any:
     """`"12.8"` stands for `["12.8"]`; YAML reads an unquoted 12.8 as a number, and 12.10 as
     12.1.
     """
-    for item in value if isinstance(value, list) else [value]:
+    if isinstance(value, str):
+        return [value]
+    items = value
+    if not isinstance(value, list):
+        items = [value]
+    for item in items:
         if isinstance(item, int | float):
             # Not the number itself: 12.10 has become 12.1, which is another CUDA.
             text = "write versions in quotes, as they are: YAML reads 12.10 as the number 12.1"
             raise PydanticCustomError("unquoted_version", "{text}", {"text": text})
-    return [value] if isinstance(value, str) else value
+    return value
 
 
 def _of_card(name: str) -> list[str]:
     """The words of variants for a card's name: `sm35` for a K40."""
-    return sorted(
-        {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)} & set(gpu_words())
-    )
+    return sorted(gpus.variant_sms(gpus.find(name)) & set(gpu_words()))
 
 
 Gpu = Annotated[
@@ -77,14 +80,15 @@ def _key(option: Option) -> Any:
     """Type, description and default of an option's key. Null means none; a truth value is always
     one.
     """
+    described = Field(description=option.in_matrix or option.help)
     if option.kind is bool:
-        return Annotated[bool, Field(description=option.in_matrix or option.help)], option.default
-    words: Any = Literal[option.choices] if option.choices else option.kind
+        return Annotated[bool, described], option.default
+    words: Any = option.kind
+    if option.choices:
+        words = Literal[option.choices]
     if option.pattern:
         words = Annotated[words, Field(pattern=option.pattern)]
-    return Annotated[
-        words | None, Field(description=option.in_matrix or option.help)
-    ], option.default
+    return Annotated[words | None, described], option.default
 
 
 def _with_keys(options: list[Option]) -> Callable[[type[M]], type[M]]:

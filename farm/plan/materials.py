@@ -23,6 +23,7 @@ from farm.plan.recipe import (
     BuildWheel,
     GitSource,
     NcclSource,
+    Part,
     PathSource,
     Recipe,
     WheelSource,
@@ -77,17 +78,25 @@ def parts(
     """Third-party code that goes into the source tree in a build on the image `base` with these
     features.
     """
-    return [
-        PartPlan(
-            into=part.into,
-            source=_nccl(stack)[0] if isinstance(part.source, NcclSource) else _fixed(part.source),
-            strip=part.strip,
-            members=part.members,
-        )
-        for part in recipe_.parts
-        if (not part.bases or base in part.bases)
-        and (part.feature is None or part.feature in features)
-    ]
+    plans = []
+    for part in recipe_.parts:
+        is_for_base = not part.bases or base in part.bases
+        is_for_features = part.feature is None or part.feature in features
+        if is_for_base and is_for_features:
+            plan = PartPlan(
+                into=part.into,
+                source=_part_source(part, stack),
+                strip=part.strip,
+                members=part.members,
+            )
+            plans.append(plan)
+    return plans
+
+
+def _part_source(part: Part, stack: Stack) -> SourcePlan:
+    if isinstance(part.source, NcclSource):
+        return _nccl(stack)[0]
+    return _fixed(part.source)
 
 
 def _nccl(stack: Stack) -> list[SourcePlan]:
@@ -103,14 +112,19 @@ def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str)
     """
     if facts(system).in_images:
         return
-    paths = [f"job/{file}" for file in files if file.startswith("patches/") or file == "prepare.sh"]
-    if paths or any(part.feature is None for part in recipe_.parts):
-        raise UsageError(
-            f"{folder(name)}: {min(paths) if paths else 'parts'}: only builds in Linux images "
-            "change the source so, "
-            f"not those on {system}",
-            hint="let `source` have the change, or build for --platform linux",
-        )
+    changes = []
+    for file in files:
+        if file.startswith("patches/") or file == "prepare.sh":
+            changes.append(f"job/{file}")
+    if any(part.feature is None for part in recipe_.parts):
+        changes.append("parts")  # named where there is nothing else
+    if not changes:
+        return
+    raise UsageError(
+        f"{folder(name)}: {min(changes)}: only builds in Linux images change the source so, not those "
+        f"on {system}",
+        hint="let `source` have the change, or build for --platform linux",
+    )
 
 
 def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -> list[SourcePlan]:
@@ -130,30 +144,29 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -
             f"not on {system.name}",
             hint="name what a Windows machine installs in `wheels`, or build for --platform linux",
         )
-    required = [
-        (n, wheel)
-        for n, wheel in enumerate(recipe_.build_requires)
-        if not wheel.bases or base in wheel.bases
-    ]
-    for index, wheel in required:
+    pins = []
+    for index, wheel in enumerate(recipe_.build_requires):
+        if wheel.bases and base not in wheel.bases:
+            continue
         if not _serves(wheel, stack):
             line = where(folder(name) / "recipe.yaml", "build_requires", index, "file")
             raise UsageError(
                 f"{line}: build_requires.{index}.file: {wheel.file} is not for Python "
-                f"{stack.variant.python_version} "
-                f"on {stack.platform} {stack.variant.machine}"
+                f"{stack.variant.python_version} on {stack.platform} {stack.variant.machine}"
             )
-    return [_pinned(wheel, wheel.index) for _, wheel in required]
+        pins.append(_pinned(wheel, wheel.index))
+    return pins
 
 
 def nccl_of_torch(torch: str, stack: Stack) -> list[SourcePlan]:
     """NCCL's wheel for a build that imports the farm's own torch of the recipe `torch`, whose
     libraries load it.
     """
-    builds_nccl = facts(stack.platform).in_images and any(
-        isinstance(part.source, NcclSource) for part in recipe(torch).parts
-    )
-    return _nccl(stack) if builds_nccl else []
+    if not facts(stack.platform).in_images:
+        return []
+    if not any(isinstance(part.source, NcclSource) for part in recipe(torch).parts):
+        return []
+    return _nccl(stack)
 
 
 def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) -> list[SourcePlan]:
@@ -163,18 +176,21 @@ def official_torch(listed: Sequence[BuildWheel], recipe_: Recipe, stack: Stack) 
     That is where no wheel of the release is for this Python and machine, or it has no code for a
     card of the variant.
     """
-    fitting = [wheel for wheel in listed if "torch" in recipe_.needs and _serves(wheel, stack)]
-    torch = next(
-        (wheel for wheel in fitting if wheel.package == "torch" and _knows_cards(wheel, stack)),
-        None,
-    )
+    if "torch" not in recipe_.needs:
+        return []
+    torch = None
+    imports = []
+    for wheel in listed:
+        if not _serves(wheel, stack):
+            continue
+        if wheel.package != "torch":
+            imports.append(wheel)
+        elif torch is None and _knows_cards(wheel, stack):
+            torch = wheel
+            imports.append(wheel)
     if torch is None:
         return []
-    return [
-        _pinned(wheel, wheel.index)
-        for wheel in fitting
-        if wheel is torch or wheel.package != "torch"
-    ]
+    return [_pinned(wheel, wheel.index) for wheel in imports]
 
 
 def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
@@ -186,28 +202,27 @@ def _knows_cards(wheel: BuildWheel, stack: Stack) -> bool:
     if stack.cuda is None:
         return True
     place = f"{stack.platform}-{stack.variant.machine}"
-    wheel_sms = [
-        official_wheel
-        for official_wheel in official_wheels.wheels()
-        if (official_wheel.torch, official_wheel.platform) == (stack.torch, place)
-    ]
-    label = version.local or ""
-    pinned = [
-        official_wheel
-        for official_wheel in wheel_sms
-        if (
-            label == f"cu{official_wheel.cuda.replace('.', '')}"
-            if label
-            else official_wheel.index == "pypi"
-        )
-    ]
-    # An extension refuses to be built with another major version of CUDA than its torch
-    # (torch.utils.cpp_extension).
-    return any(
-        official_wheel.cuda.split(".")[0] == stack.cuda.split(".")[0]
-        and all(official_wheels.has_code(official_wheel, sm) for sm in stack.variant.sms)
-        for official_wheel in pinned
-    )
+    major = stack.cuda.split(".")[0]
+    for official_wheel in official_wheels.wheels():
+        if (official_wheel.torch, official_wheel.platform) != (stack.torch, place):
+            continue
+        # An extension refuses to be built with another major version of CUDA than its torch
+        # (torch.utils.cpp_extension).
+        if official_wheel.cuda.split(".")[0] != major:
+            continue
+        is_same = _is_labelled(official_wheel, version.local)
+        if is_same and all(
+            official_wheels.has_code(official_wheel, sm) for sm in stack.variant.sms
+        ):
+            return True
+    return False
+
+
+def _is_labelled(wheel: official_wheels.Wheel, label: str | None) -> bool:
+    """True if a wheel's version has this local part; the Python index's wheels have none."""
+    if label:
+        return label == f"cu{wheel.cuda.replace('.', '')}"
+    return wheel.index == "pypi"
 
 
 def _serves(wheel: BuildWheel, stack: Stack) -> bool:
@@ -218,11 +233,11 @@ def _serves(wheel: BuildWheel, stack: Stack) -> bool:
     except InvalidWheelFilename:
         return False
     system = facts(stack.platform)
-    return any(
-        serves(tag.interpreter, tag.abi, stack.variant.python)
-        and (tag.platform == "any" or system.fits(tag.platform, stack.variant.machine))
-        for tag in tags
-    )
+    for tag in tags:
+        fits = tag.platform == "any" or system.fits(tag.platform, stack.variant.machine)
+        if fits and serves(tag.interpreter, tag.abi, stack.variant.python):
+            return True
+    return False
 
 
 def _pinned(wheel: PinnedWheel | BuildWheel, url: str | None = None) -> SourcePlan:
@@ -241,14 +256,15 @@ def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryW
     """
     if recipe_.repair_on(stack.platform) != "tools" or not stack.cuda or form == "vendored":
         return []
-    wheels = catalog.library_wheels(stack.cuda, stack.cudnn)
-    machine = stack.variant.machine
     target = facts(stack.platform)
-    if not all(target.fits(tag, machine) for wheel in wheels for tag in wheel.platform_tags):
-        return []
-    return [
-        LibraryWheelPlan(version=wheel.file.split("-")[1], **wheel.model_dump()) for wheel in wheels
-    ]
+    plans = []
+    for wheel in catalog.library_wheels(stack.cuda, stack.cudnn):
+        # All of them or none: libraries of one CUDA belong together.
+        if not all(target.fits(tag, stack.variant.machine) for tag in wheel.platform_tags):
+            return []
+        version = wheel.file.split("-")[1]
+        plans.append(LibraryWheelPlan(version=version, **wheel.model_dump()))
+    return plans
 
 
 def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
@@ -256,27 +272,19 @@ def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
     if stack.cuda is None:
         return None
     archives: list[redist.Archive] = []
-    if stack.cudnn:
-        cudnn = catalog.cudnn_wheel(stack.cudnn, stack.cuda)
-    else:
-        cudnn = None
-    wheels = [cudnn] if cudnn else []
+    wheels: list[PinnedWheel] = []
     if stack.toolkit == "wheels":
-        wheels = catalog.wheel_toolkits()[stack.cuda].pinned(
-            recipe_.components, stack.cudnn, platform_of(stack)
-        )
+        toolkit_wheels = catalog.wheel_toolkits()[stack.cuda]
+        wheels = toolkit_wheels.pinned(recipe_.components, stack.cudnn, platform_of(stack))
     elif stack.toolkit == "nvidia":
         nvidias_name = redist_platform(stack)
-        major = int(stack.cuda.partition(".")[0])
         assert nvidias_name  # the rules refuse a machine that NVIDIA has no archives for
-        # NVIDIA's archive of a cuDNN where one is pinned for this CUDA, else its wheel.
-        archived = stack.cudnn and redist.has_archive(
-            "cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major
-        )
-        archives = _archives(
-            nvidias_name, stack.cuda, stack.cudnn if archived else None, tuple(recipe_.components)
-        )
-        wheels = [] if archived else wheels
+        cudnn = _archived_cudnn(stack, nvidias_name)
+        archives = _archives(nvidias_name, stack.cuda, cudnn, tuple(recipe_.components))
+        if cudnn is None:
+            wheels = _cudnn_wheels(stack)
+    else:
+        wheels = _cudnn_wheels(stack)
     return ToolkitPlan(
         provider=cast("Literal['debian', 'nvidia', 'wheels']", stack.toolkit),
         cuda=stack.cuda,
@@ -286,18 +294,40 @@ def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
     )
 
 
+def _archived_cudnn(stack: Stack, nvidias_name: redist.Platform) -> str | None:
+    """The cuDNN of a stack where NVIDIA's archive of it is pinned for its CUDA; else its wheel
+    serves.
+    """
+    if not stack.cudnn:
+        return None
+    major = int(str(stack.cuda).partition(".")[0])
+    if redist.has_archive("cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major):
+        return stack.cudnn
+    return None
+
+
+def _cudnn_wheels(stack: Stack) -> list[PinnedWheel]:
+    """NVIDIA's wheel of the cuDNN of a stack, where the catalogue has one."""
+    if not stack.cudnn:
+        return []
+    wheel = catalog.cudnn_wheel(stack.cudnn, str(stack.cuda))
+    return [wheel] if wheel else []
+
+
 @cache
 def _archives(
     nvidias_name: redist.Platform, cuda: str, cudnn: str | None, components: tuple[str, ...]
 ) -> list[redist.Archive]:
     members = catalog.nvidia_provider().parts(cuda, nvidias_name)
     # A set: two components may need the same archive.
-    names = sorted({part for component in components for part in members[component]})
-    archives = redist.archives("cuda", catalog.toolkits()[cuda].release, nvidias_name, names)
+    names: set[str] = set()
+    for component in components:
+        names.update(members[component])
+    release = catalog.toolkits()[cuda].release
+    archives = redist.archives("cuda", release, nvidias_name, sorted(names))
     if cudnn:
-        archives += redist.archives(
-            "cudnn", cudnn, nvidias_name, ["cudnn"], cuda_major=int(cuda.partition(".")[0])
-        )
+        major = int(cuda.partition(".")[0])
+        archives += redist.archives("cudnn", cudnn, nvidias_name, ["cudnn"], cuda_major=major)
     return archives
 
 
@@ -327,8 +357,10 @@ FROM_APT = frozenset({"cmake", "ninja"})
 
 def standalone_packages(recipe: Recipe, python: str) -> tuple[str, ...]:
     """Packages that a build with a standalone Python imports."""
-    older = BEFORE_311 if python in ("py39", "py310") else ()
-    return tuple(sorted({*FRONTEND, *older, *recipe.wheels} - FROM_APT))
+    packages = {*FRONTEND, *recipe.wheels}
+    if python in ("py39", "py310"):
+        packages.update(BEFORE_311)
+    return tuple(sorted(packages - FROM_APT))
 
 
 def python_plan(stack: Stack) -> PythonPlan | None:
@@ -341,16 +373,17 @@ def python_plan(stack: Stack) -> PythonPlan | None:
 
 def standalone_wheels(stack: Stack) -> list[SourcePlan]:
     """Wheels that are installed for a standalone Python before the build."""
-    wheels = [standalone_wheel(stack, name) for name in stack.standalone or ()]
-    return [_pinned(wheel) for wheel in wheels if wheel]
+    pins = []
+    for name in stack.standalone or ():
+        wheel = standalone_wheel(stack, name)
+        if wheel:
+            pins.append(_pinned(wheel))
+    return pins
 
 
 def debian_packages(apt: list[str], stack: Stack) -> list[str]:
     """The recipe's packages of Debian: modules of its own Python are of no use to another one."""
     if stack.standalone is None:
         return apt
-    return [
-        *(name for name in apt if not name.startswith("python3-")),
-        "ca-certificates",
-        "python3",
-    ]
+    packages = [name for name in apt if not name.startswith("python3-")]
+    return [*packages, "ca-certificates", "python3"]

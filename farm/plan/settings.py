@@ -203,7 +203,7 @@ class Card(Model):
     @model_validator(mode="after")
     def _is_known(self) -> Self:
         # A name that the catalogue does not know contradicts nothing.
-        chips = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(self.name)}
+        chips = gpus.variant_sms(gpus.find(self.name))
         if chips and self.sm not in chips:
             details = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}
             raise PydanticCustomError("sm", "{name} is {chips}, not {sm}", details)

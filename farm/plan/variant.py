@@ -180,7 +180,7 @@ def _card(word: str) -> tuple[str, list[str]] | None:
             f"GPU {word!r}: a card of {company} runs no CUDA; its variants are those of {variants}",
             [variants],
         )
-    sms = sorted({catalogue.renamed.get(card.sm, card.sm) for card in matches}, key=sm_number)
+    sms = sorted(gpus.variant_sms(matches), key=sm_number)
     words = [sm for sm in sms if sm in gpu_words()]
     names = " or ".join(dict.fromkeys(card.name for card in matches))
     if not words:

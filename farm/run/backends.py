@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from platform import machine
@@ -54,7 +54,9 @@ def cannot_test(stack: Stack, runner: Runner) -> list[str]:
         has = ", ".join(f"{card.name} ({card.sm})" for card in runner.gpus) or "none"
         reasons.append(f"its GPUs are {has}, the wheel is for {variant.gpu}")
     against = [_driver_against(stack, card) for card in cards]
-    return reasons + (against[0] if against and all(against) else [])
+    if against and all(against):
+        reasons += against[0]
+    return reasons
 
 
 def _driver_against(stack: Stack, card: Card) -> list[str]:
@@ -94,29 +96,35 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
     """Ask the engine of every runner, GitHub once for all; where one does not answer, `why` holds
     its error.
     """
-    github_runners: dict[str, RepositoryRunner] | str = {}
-    if any(runner.by_labels for runner in runners.values()):
-        try:
-            with contextlib.closing(github()) as api:
-                github_runners = {
-                    github_runner.name.lower(): github_runner for github_runner in api.runners()
-                }
-        except FarmError as error:
-            github_runners = f"{error}" + (f" ({error.hint})" if error.hint else "")
-    by_docker = {name: runner for name, runner in runners.items() if not runner.by_labels}
+    by_docker = {}
+    by_github = []
+    for name, runner in runners.items():
+        if runner.by_labels:
+            by_github.append(name)
+        else:
+            by_docker[name] = runner
+    reported = {}
+    if by_github:
+        reported = _reported_by_github(by_github, github)
     # At once: a machine that takes connections and answers nothing costs half a minute.
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         reports = pool.map(_reported_by_docker, by_docker.values())
-        answers = dict(zip(by_docker, reports, strict=True))
-    reported = {}
-    for name in runners:
-        if name in answers:
-            reported[name] = answers[name]
-        elif isinstance(github_runners, str):
-            reported[name] = MachineReport(online=False, why=github_runners)
-        else:
-            reported[name] = listed_as(name, github_runners.get(name.lower()))
-    return reported
+        reported.update(zip(by_docker, reports, strict=True))
+    return {name: reported[name] for name in runners}
+
+
+def _reported_by_github(
+    names: list[str], github: Callable[[], GithubApi]
+) -> dict[str, MachineReport]:
+    try:
+        with contextlib.closing(github()) as api:
+            github_runners = {runner.name.lower(): runner for runner in api.runners()}
+    except FarmError as error:
+        why = str(error)
+        if error.hint:
+            why = f"{error} ({error.hint})"
+        return dict.fromkeys(names, MachineReport(online=False, why=why))
+    return {name: listed_as(name, github_runners.get(name.lower())) for name in names}
 
 
 def _reported_by_docker(runner: Runner) -> MachineReport:
@@ -131,82 +139,93 @@ def _reported_by_docker(runner: Runner) -> MachineReport:
     system = str(info.get("OSType", ""))
     spelling = str(info.get("Architecture", ""))
     platform = named(system)
+    if platform:
+        spelling = platform.machine(spelling)
     return MachineReport(
         online=True,
         platform=system or None,
-        machine=(platform.machine(spelling) if platform else spelling) or None,
+        machine=spelling or None,
         os_version=str(info.get("OSVersion", "")) or None,
         cpus=float(info["NCPU"]),
         memory_gb=int(info["MemTotal"]) / 1e9,
     )
 
 
-def listed_as(name: str, found: RepositoryRunner | None) -> MachineReport:
-    """The entry called `name` in GitHub's list of runners; None: there is none."""
-    if found is None:
+def listed_as(name: str, entry: RepositoryRunner | None) -> MachineReport:
+    """The runner called `name` by its entry in GitHub's list; None: there is none."""
+    if entry is None:
         return MachineReport(online=False, why=f"the repository has no runner called {name}")
-    labels = tuple(label.name for label in found.labels)
-    # GitHub sets `read-only` labels itself, from the machine; custom ones say what someone typed.
-    github_labels = {label.name.lower() for label in found.labels if label.type != "custom"}
-    platform = named(found.os)
-    spelling = next(
-        (word for word in ("x64", "arm64") if word in github_labels), None
-    )  # GitHub's own labels
+    why = None
+    if entry.status != "online":
+        why = f"GitHub says that it is {entry.status}"
+    platform = named(entry.os)
+    machine = None
+    if platform:
+        # GitHub sets `read-only` labels itself, from the machine; custom ones say what someone
+        # typed.
+        github_labels = {label.name.lower() for label in entry.labels if label.type != "custom"}
+        for spelling in ("x64", "arm64"):
+            if spelling in github_labels:
+                machine = platform.machine(spelling)
+                break
     return MachineReport(
-        online=found.status == "online",
-        why=None if found.status == "online" else f"GitHub says that it is {found.status}",
-        busy=found.busy,
-        platform=platform.name if platform else None,
-        machine=platform.machine(spelling) if platform and spelling else None,
-        labels=labels,
+        online=entry.status == "online",
+        why=why,
+        busy=entry.busy,
+        platform=platform and platform.name,
+        machine=machine,
+        labels=tuple(label.name for label in entry.labels),
     )
 
 
 def differences(runner: Runner, reported: MachineReport) -> list[str]:
     """Where `ci/runners.yaml` promises what the engine does not confirm; empty: nothing."""
-    texts = []
+    return [
+        *_system_differences(runner, reported),
+        *_size_differences(runner, reported),
+        *_label_differences(runner, reported),
+    ]
+
+
+def _system_differences(runner: Runner, reported: MachineReport) -> Iterator[str]:
     for field_name in ("platform", "machine"):
         written = getattr(runner, field_name)
         has = getattr(reported, field_name)
         if has is not None and has != written:
-            texts.append(f"{field_name} is {has}, the file says {written}")
-    # With a dot at the end, so that 10.0.1 does not pass for 10.0.17763.
-    if (
-        runner.os_version
-        and reported.os_version
-        and not f"{reported.os_version}.".startswith(f"{runner.os_version}.")
-    ):
-        texts.append(f"os_version is {reported.os_version}, the file says {runner.os_version}")
+            yield f"{field_name} is {has}, the file says {written}"
+    if runner.os_version and reported.os_version:
+        # With a dot at the end, so that 10.0.1 does not pass for 10.0.17763.
+        is_same = f"{reported.os_version}.".startswith(f"{runner.os_version}.")
+        if not is_same:
+            yield f"os_version is {reported.os_version}, the file says {runner.os_version}"
+
+
+def _size_differences(runner: Runner, reported: MachineReport) -> Iterator[str]:
     if runner.cpus and reported.cpus and runner.cpus * runner.slots > reported.cpus:
-        texts.append(
-            f"has {reported.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}"
-        )
-    if (
-        runner.memory_gb
-        and reported.memory_gb
-        and runner.memory_gb * runner.slots * SLACK > reported.memory_gb
-    ):
-        texts.append(
-            f"has {reported.memory_gb:.1f} GB of memory, the file promises {runner.slots} x "
-            f"{runner.memory_gb:g}"
-        )
-    if reported.labels is not None:
-        carried = {label.lower() for label in reported.labels}
-        missing = [label for label in runner.labels if label.lower() not in carried]
-        unwritten = sorted(carried - {label.lower() for label in runner.labels})
-        if missing:
-            texts.append(f"does not carry the label {', '.join(missing)}")
-        if unwritten:
-            texts.append(f"carries {', '.join(unwritten)}, which the file does not say")
-    return texts
+        yield f"has {reported.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}"
+    if runner.memory_gb and reported.memory_gb:
+        promised = f"{runner.slots} x {runner.memory_gb:g}"
+        if runner.memory_gb * runner.slots * SLACK > reported.memory_gb:
+            yield f"has {reported.memory_gb:.1f} GB of memory, the file promises {promised}"
+
+
+def _label_differences(runner: Runner, reported: MachineReport) -> Iterator[str]:
+    if reported.labels is None:
+        return
+    carried = set(map(str.lower, reported.labels))
+    missing = [label for label in runner.labels if label.lower() not in carried]
+    if missing:
+        yield f"does not carry the label {', '.join(missing)}"
+    unwritten = sorted(carried - set(map(str.lower, runner.labels)))
+    if unwritten:
+        yield f"carries {', '.join(unwritten)}, which the file does not say"
 
 
 # A manager answers in milliseconds; one that does not in this time is away, and `farm status`
 # should say so.
 MANAGER_TIMEOUT_S = 60
-MAX_OUTPUT = (
-    16 << 30
-)  # bytes that a job may leave where ci/runners.yaml does not say what its runner has (disk_gb)
+MAX_OUTPUT = 16 << 30
+"""Bytes that a job may leave where ci/runners.yaml does not say what its runner has (disk_gb)."""
 HERE = Runner(engine="docker")  # this machine, where ci/runners.yaml has no entry `local`
 
 
@@ -254,9 +273,13 @@ def engine_for(plan: Plan, name: str | None = None) -> str:
     if name is not None:
         return name
     # In containers where those are the rule; else on a machine of that platform itself.
-    order = ("docker", "host") if facts(plan.platform).in_images else ("host", "docker")
-    able = (name for name in order if plan.platform in ENGINES[name].traits.platforms)
-    return next(able, "docker")
+    order = ("host", "docker")
+    if facts(plan.platform).in_images:
+        order = ("docker", "host")
+    for engine in order:
+        if plan.platform in ENGINES[engine].traits.platforms:
+            return engine
+    return "docker"
 
 
 def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
@@ -265,16 +288,15 @@ def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
     """
     kind = engine_kind(name)
     if plan.platform not in kind.traits.platforms:
-        able = [
-            f"--on {engine}"
-            for engine, other_kind in ENGINES.items()
-            if plan.platform in other_kind.traits.platforms
-        ]
+        ways = []
+        for engine, other_kind in ENGINES.items():
+            if plan.platform in other_kind.traits.platforms:
+                ways.append(f"--on {engine}")
+        title = facts(plan.platform).title
+        ways.append(f"run the same on a {title} machine with --on host")
         raise NoRunnerError(
             f"the {name} engine runs no {plan.platform} jobs, and {plan.variant} is one",
-            hint="; or ".join(
-                [*able, f"run the same on a {facts(plan.platform).title} machine with --on host"]
-            ),
+            hint="; or ".join(ways),
         )
     kind.check(workspace)
 
@@ -348,9 +370,8 @@ def _slurm(workspace: Workspace, name: str, _runner: Runner) -> Backend:
     engine = SlurmEngine(slurm)
 
     def workers() -> list[QueueRunner]:
-        return [
-            QueueRunner(name, memory=engine.capacity().memory, slots=slurm.jobs)
-        ]  # its own queue chooses the node
+        # Its own queue chooses the node.
+        return [QueueRunner(name, memory=engine.capacity().memory, slots=slurm.jobs)]
 
     return Backend(engine, None, workers, tests=slurm.smoke is not None)
 
@@ -363,38 +384,44 @@ def _github_api(workspace: Workspace) -> GithubApi:
 def _github(workspace: Workspace, _name: str, _runner: Runner) -> Backend:
     # Names of runners are compared without case.
     described = {name.lower(): runner for name, runner in load_runners(workspace.project).items()}
-    builders = [
-        runner for runner in described.values() if runner.by_labels and "build" in runner.jobs
-    ]
-    # GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing,
-    # the least.
-    capacity = Capacity(
-        max((runner.cpus or 1.0 for runner in builders), default=1.0),
-        max((_bytes(runner.memory_gb) or 1 << 30 for runner in builders), default=1 << 30),
-    )
     api = _github_api(workspace)
 
     def workers() -> list[QueueRunner]:
-        workers_now = []
-        for runner in api.runners():
-            reported = listed_as(runner.name, runner)
-            written = described.get(runner.name.lower())
-            workers_now.append(
-                QueueRunner(
-                    runner.name,
-                    platform=reported.platform or DEFAULT,
-                    machine=reported.machine or "x86_64",
-                    labels=frozenset(label.lower() for label in reported.labels or ()),
-                    # GitHub does not say what a machine has: without an entry in ci/runners.yaml it
-                    # takes any job.
-                    memory=(_bytes(written.memory_gb) if written else None) or 1 << 62,
-                    online=reported.online,
-                )
-            )
-        return workers_now
+        return [
+            _github_worker(runner, described.get(runner.name.lower())) for runner in api.runners()
+        ]
 
-    return Backend(
-        GithubEngine(api, load_github(workspace.project), capacity), None, workers, close=api.close
+    engine = GithubEngine(api, load_github(workspace.project), _github_capacity(described.values()))
+    return Backend(engine, None, workers, close=api.close)
+
+
+def _github_capacity(described: Iterable[Runner]) -> Capacity:
+    """GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing,
+    the least.
+    """
+    cpus = []
+    memory = []
+    for runner in described:
+        if runner.by_labels and "build" in runner.jobs:
+            cpus.append(runner.cpus or 1.0)
+            memory.append(_bytes(runner.memory_gb) or 1 << 30)
+    return Capacity(max(cpus, default=1.0), max(memory, default=1 << 30))
+
+
+def _github_worker(runner: RepositoryRunner, described: Runner | None) -> QueueRunner:
+    """A runner of GitHub's list for the queue; `described`: its entry in ci/runners.yaml."""
+    reported = listed_as(runner.name, runner)
+    # GitHub does not say what a machine has: without an entry it takes any job.
+    memory = None
+    if described:
+        memory = _bytes(described.memory_gb)
+    return QueueRunner(
+        runner.name,
+        platform=reported.platform or DEFAULT,
+        machine=reported.machine or "x86_64",
+        labels=frozenset(map(str.lower, reported.labels or ())),
+        memory=memory or 1 << 62,
+        online=reported.online,
     )
 
 
@@ -420,7 +447,9 @@ class EngineKind:
         names = self.machines(workspace)
         if runner in names:
             return runner
-        return LOCAL if LOCAL in names else names[0]
+        if LOCAL in names:
+            return LOCAL
+        return names[0]
 
     def queued(self, workspace: Workspace) -> bool:
         """True if a build always goes through the queue, which chooses among several runners."""
@@ -444,7 +473,9 @@ def card_machines(workspace: Workspace, plan: Plan) -> dict[str, int]:
     """
     if not plan.parsed_variant.sms:
         return {}
-    cuda = str(plan.options["cuda"]) if plan.options.get("cuda") else None
+    cuda = None
+    if plan.options.get("cuda"):
+        cuda = str(plan.options["cuda"])
     stack = Stack(plan.recipe, plan.parsed_variant, plan.platform, cuda=cuda)
     machines = {}
     for name, runner in docker_runners(workspace).items():
@@ -494,9 +525,12 @@ Labels = Callable[[str, str], frozenset[str]]
 
 def _github_labels(workspace: Workspace) -> Labels:
     github = load_github(workspace.project)
-    return lambda variant, platform: frozenset(
-        label.lower() for label in github.runs_on("build", Variant.parse(variant), platform)
-    )
+
+    def labels(variant: str, platform: str) -> frozenset[str]:
+        needed = github.runs_on("build", Variant.parse(variant), platform)
+        return frozenset(map(str.lower, needed))
+
+    return labels
 
 
 ENGINES: dict[str, EngineKind] = {
@@ -520,7 +554,9 @@ here.
 
 
 def _bytes(gigabytes: float | None) -> int | None:
-    return int(gigabytes * 1e9) if gigabytes else None
+    if not gigabytes:
+        return None
+    return int(gigabytes * 1e9)
 
 
 def this_machine() -> tuple[Platform, str]:

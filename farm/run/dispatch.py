@@ -151,9 +151,8 @@ class Dispatcher:
                     if not self.tick():
                         return
                     away = None
-                except (
-                    InfrastructureError
-                ) as error:  # the journal: engines that are away are dealt with below
+                except InfrastructureError as error:
+                    # The journal: engines that are away are dealt with below.
                     away = away or time.monotonic()
                     if time.monotonic() - away > GIVE_UP_S:
                         raise
@@ -171,9 +170,8 @@ class Dispatcher:
         self._take_ended(0.0)
         for run_id in list(self._results):
             self._conclude(run_id, self._results[run_id])
-            del self._results[
-                run_id
-            ]  # after it: what the journal could not take is settled in the next round
+            # After it: what the journal could not take is settled in the next round.
+            del self._results[run_id]
         self._find()
         now = self._now()
         for event, run_id in self.journal.since(self._cancels_from, EventKind.CANCEL):
@@ -184,9 +182,8 @@ class Dispatcher:
             self._look(run_id, now)
         for on in {entry.on for entry in self._entries.values()}:
             if on in self._changed or now - self._decided.get(on, float("-inf")) >= DECIDE_S:
-                self._changed.discard(
-                    on
-                )  # first: a slot that becomes free meanwhile is a change again
+                # First: a slot that becomes free meanwhile is a change again.
+                self._changed.discard(on)
                 self._decided[on] = now
                 self._admit(on, now)
         if self._reasons:
@@ -213,25 +210,30 @@ class Dispatcher:
     def _find(self) -> None:
         """Takes new runs, and those whose owner has died."""
         new_runs = self.journal.open_after(self._newest, FIELDS)
+        mine: dict[str, OpenRun] = {}
         for run in new_runs:
             self._makers.add(run)
-        mine = {
-            r.id: r
-            for r in new_runs
-            if r.request.detached and (self.only is None or r.id in self.only)
-        }
+            if run.request.detached and (self.only is None or run.id in self.only):
+                mine[run.id] = run
         if self._others and time.monotonic() - self._others_at > OTHERS_S:
             self._others_at = time.monotonic()
-            ended = {run_id for run_id in self._others if self.journal.run(run_id).finished}
-            mine |= {run_id: run for run_id, run in self._others.items() if run_id not in ended}
+            for run_id, run in self._others.items():
+                if not self.journal.run(run_id).finished:
+                    mine[run_id] = run
             self._others = {}
-        claimed = self.journal.claim_all(mine) if mine else set()
-        attempted = self.journal.attempted() if claimed else set()
-        for run_id in claimed:
-            self._track(mine[run_id], has_attempts=run_id in attempted)
+        claimed = set[str]()
+        if mine:
+            claimed = self.journal.claim_all(mine)
+        if claimed:
+            attempted = self.journal.attempted()
+            for run_id in claimed:
+                self._track(mine[run_id], has_attempts=run_id in attempted)
         # Another process owns them: they are asked about again, in case it dies.
-        self._others |= {run_id: run for run_id, run in mine.items() if run_id not in claimed}
-        self._newest = new_runs[-1].id if new_runs else self._newest
+        for run_id, run in mine.items():
+            if run_id not in claimed:
+                self._others[run_id] = run
+        if new_runs:
+            self._newest = new_runs[-1].id
 
     def _track(self, run: OpenRun, *, has_attempts: bool) -> None:
         about = run.about
@@ -248,7 +250,9 @@ class Dispatcher:
             note_error(self.journal, run.id, error)
             finish(self.journal, run.id, error)
             return
-        lost_attempts = self._state(run.id).lost if has_attempts else []
+        lost_attempts = []
+        if has_attempts:
+            lost_attempts = self._state(run.id).lost
         needs = Needs(
             platform=about["platform"],
             machine=about["machine"],
@@ -300,60 +304,76 @@ class Dispatcher:
         waiting = [entry for entry in mine if not entry.active and now >= entry.not_before]
         if not waiting:
             return
-        workers: list[QueueRunner] = []
         try:
             workers, troubles = self._workers(on)
         except FarmError as error:  # the configuration is wrong: waiting would not help
             for entry in waiting:
                 self._end(entry, error)
             return
-        moment = datetime.fromtimestamp(now, UTC)
-        resting = set_aside(self.journal, moment)
-        workers = [
-            replace(worker, busy=resting[worker.name].text) if worker.name in resting else worker
-            for worker in workers
-        ]
-        for entry in list(waiting):
-            needs = entry.task.needs
-            if workers and needs.excluded and all(fits(needs, worker) for worker in workers):
-                # No other runner fits, online or not: back to one that lost it, after a while.
-                if now - entry.lost_at < LOST_S:
-                    waiting.remove(entry)
-                else:
-                    entry.task = replace(entry.task, needs=needs._replace(excluded=frozenset()))
-        names = {
-            name for entry in waiting for name in entry.task.after if name not in self._entries
-        }
-        before = [self.journal.run(name) for name in names]
-        failed = {run.id for run in before if run.finished and run.result != "success"}
-        decision = self._queues.setdefault(on, Queue(self.workspace.settings.grace_s)).decide(
+        workers = self._resting_marked(workers, now)
+        waiting = _placeable(waiting, workers, now)
+        done, failed = self._ended_before(waiting)
+        held_workers = [entry.worker for entry in mine if entry.holds and entry.worker]
+        run_queue = self._queues.setdefault(on, Queue(self.workspace.settings.grace_s))
+        decision = run_queue.decide(
             now,
             [entry.task for entry in waiting],
             workers,
-            [entry.worker for entry in mine if entry.holds and entry.worker],
-            done=[run.id for run in before if run.result == "success"],
+            held_workers,
+            done=done,
             failed=failed,
         )
         for placement in decision.placed:
             self._start(self._entries[placement.task.id], placement.worker)
         trouble = "; ".join(troubles)
-        for name, why in decision.waiting.items():
-            self._wait(
-                self._entries[name], f"{why} ({trouble})" if workers and trouble else trouble or why
-            )
-        for name, why in decision.refused.items():
-            if self._entries[name].task.after & failed:
-                self._end(
-                    self._entries[name],
-                    BuildFailedError(why, hint="`farm retry` that run, then this one"),
-                )
-                continue
-            hint = (
-                "add such a runner to ci/runners.yaml, or correct what it says of one; then "
-                "`farm retry`"
-            )
-            text = f"no runner of {on} takes it: {why}" if workers else trouble or why
-            self._end(self._entries[name], NoRunnerError(text, hint=hint))
+        for run_id, why in decision.waiting.items():
+            if trouble and workers:
+                text = f"{why} ({trouble})"
+            else:
+                text = trouble or why
+            self._wait(self._entries[run_id], text)
+        for run_id, why in decision.refused.items():
+            entry = self._entries[run_id]
+            if entry.task.after & failed:
+                hint = "`farm retry` that run, then this one"
+                self._end(entry, BuildFailedError(why, hint=hint))
+            elif workers:
+                self._refuse(entry, f"no runner of {on} takes it: {why}")
+            else:
+                self._refuse(entry, trouble or why)
+
+    def _resting_marked(self, workers: list[QueueRunner], now: float) -> list[QueueRunner]:
+        """The runners of an engine; those that are set aside are busy with their rest."""
+        resting = set_aside(self.journal, datetime.fromtimestamp(now, UTC))
+        marked = []
+        for worker in workers:
+            if worker.name in resting:
+                marked.append(replace(worker, busy=resting[worker.name].text))
+            else:
+                marked.append(worker)
+        return marked
+
+    def _ended_before(self, waiting: list[Entry]) -> tuple[list[str], set[str]]:
+        """The runs that others wait for: those that succeeded, and those that ended otherwise."""
+        names = set[str]()
+        for entry in waiting:
+            names |= entry.task.after
+        done = []
+        failed = set()
+        for name in names - self._entries.keys():
+            run = self.journal.run(name)
+            if run.result == "success":
+                done.append(run.id)
+            elif run.finished:
+                failed.add(run.id)
+        return done, failed
+
+    def _refuse(self, entry: Entry, text: str) -> None:
+        hint = (
+            "add such a runner to ci/runners.yaml, or correct what it says of one; then "
+            "`farm retry`"
+        )
+        self._end(entry, NoRunnerError(text, hint=hint))
 
     def _wait(self, entry: Entry, why: str) -> None:
         """Keeps a reason for the journal, unless it has the same."""
@@ -372,7 +392,9 @@ class Dispatcher:
         workers = []
         troubles = []
         for name in names:
-            where = f"the engine {on}" if len(names) == 1 else f"runner {name}"
+            where = f"runner {name}"
+            if len(names) == 1:
+                where = f"the engine {on}"
             if not self._calls[on, name].done():  # it is asked for again
                 troubles.append(f"{where} does not answer: no answer")
                 continue
@@ -387,9 +409,8 @@ class Dispatcher:
 
     def _backend(self, on: str, runner: str | None) -> Backend:
         key = on, engine_kind(on).machine_of(self.workspace, runner)
-        with self._opening.setdefault(
-            key, threading.Lock()
-        ):  # asked for by the threads of runs as well
+        # Asked for by the threads of runs as well.
+        with self._opening.setdefault(key, threading.Lock()):
             if key not in self._backends:
                 self._backends[key] = open_backend(self.workspace, on, runner)
             return self._backends[key]
@@ -452,51 +473,47 @@ class Dispatcher:
             self.journal.finish_run(run_id, "success", ExitCode.DONE)
             self._forget(entry)
             return
-        if not isinstance(
-            error, FarmError
-        ):  # a bug, or this machine is out of something: the others go on
-            text = f"{type(error).__name__}: {error}"
-            system = isinstance(error, OSError)
-            if system:
-                error = InfrastructureError(text)
-            else:
-                error = FarmError(f"the farm itself failed: {text}")
+        failure = _as_farm_error(error)
         lost_attempts = self._state(run_id).lost
-        away = (
-            isinstance(error, NoRunnerError) and len(lost_attempts) > entry.losses
-        )  # the runner went between look and start
-        if not isinstance(error, InfrastructureError) and not away:  # the build's own fault
-            self._end(entry, error)
-        elif isinstance(error, EngineUnreachableError) and self.journal.happened(
-            run_id, EventKind.CANCEL
-        ):
-            self._end(
-                entry, CancelledError(f"cancelled; its build may go on to its time limit: {error}")
-            )
-        elif isinstance(error, EngineUnreachableError) and (given_up := self._gone(entry, now)):
-            self.journal.set_state(given_up.id, "lost", "infra", why=str(error))
-            self._lose(entry, given_up.runner, self._state(run_id).lost, error, now)
-        elif isinstance(error, StillRunningError):
-            live = (
-                self._state(run_id).open_attempt
-                if isinstance(error, EngineUnreachableError)
-                else None
-            )
-            if (
-                live is not None
-            ):  # the attempt's reason until its engine answers: one event, however often it is asked
-                self.journal.set_state(live.id, "running", why=str(error))
-            else:
-                note_error(self.journal, run_id, error)
+        lost_one = len(lost_attempts) > entry.losses
+        # The runner went between look and start.
+        away = isinstance(failure, NoRunnerError) and lost_one
+        if not isinstance(failure, InfrastructureError) and not away:  # the build's own fault
+            self._end(entry, failure)
+        elif isinstance(failure, EngineUnreachableError):
+            self._unreachable(entry, failure, now)
+        elif isinstance(failure, StillRunningError):
+            note_error(self.journal, run_id, failure)
             self._again(entry, now + PAUSE_S)
-        elif entry.worker and len(lost_attempts) > entry.losses:
-            self._lose(entry, entry.worker, lost_attempts, error, now)
+        elif entry.worker and lost_one:
+            self._lose(entry, entry.worker, lost_attempts, failure, now)
         elif entry.step_tries >= MAX_STEP_TRIES:
-            self._end(entry, error)
+            self._end(entry, failure)
         else:
             entry.step_tries += 1
-            self._wait(entry, f"{error}; again in {PAUSE_S:.0f} s")
+            self._wait(entry, f"{failure}; again in {PAUSE_S:.0f} s")
             self._again(entry, now + PAUSE_S)
+
+    def _unreachable(self, entry: Entry, error: EngineUnreachableError, now: float) -> None:
+        """The engine of a run's build does not answer: the build is cancelled, given up, or asked
+        about again.
+        """
+        if self.journal.happened(entry.id, EventKind.CANCEL):
+            text = f"cancelled; its build may go on to its time limit: {error}"
+            self._end(entry, CancelledError(text))
+            return
+        given_up = self._gone(entry, now)
+        if given_up:
+            self.journal.set_state(given_up.id, "lost", "infra", why=str(error))
+            self._lose(entry, given_up.runner, self._state(entry.id).lost, error, now)
+            return
+        live = self._state(entry.id).open_attempt
+        if live is None:
+            note_error(self.journal, entry.id, error)
+        else:
+            # The attempt's reason until its engine answers: one event, however often it is asked.
+            self.journal.set_state(live.id, "running", why=str(error))
+        self._again(entry, now + PAUSE_S)
 
     def _gone(self, entry: Entry, now: float) -> Attempt | None:
         """The build of a machine that has not answered for `grace_s`, where others could build it;
@@ -521,9 +538,8 @@ class Dispatcher:
         needs = entry.task.needs
         entry.task = replace(entry.task, needs=needs._replace(excluded=needs.excluded | {worker}))
         if len(engine_kind(entry.on).machines(self.workspace)) > 1:
-            text = (
-                f"lost on {worker} ({lost[-1].why}); to be tried again, rather on another machine"
-            )
+            why = lost[-1].why
+            text = f"lost on {worker} ({why}); to be tried again, rather on another machine"
         else:  # the engine chooses the node, or there is no other
             text = f"lost ({lost[-1].why}); to be tried again"
         self._wait(entry, text)
@@ -548,3 +564,31 @@ class Dispatcher:
         note_error(self.journal, entry.id, error)
         finish(self.journal, entry.id, error)
         self._forget(entry)
+
+
+def _placeable(waiting: list[Entry], workers: list[QueueRunner], now: float) -> list[Entry]:
+    """The runs that may get a runner now.
+
+    One that was lost, and that no other runner can take, online or not, waits a while and goes back
+    to those that lost it.
+    """
+    entries = []
+    for entry in waiting:
+        needs = entry.task.needs
+        has_another = not all(fits(needs, worker) for worker in workers)
+        if not workers or not needs.excluded or has_another:
+            entries.append(entry)
+        elif now - entry.lost_at >= LOST_S:
+            entry.task = replace(entry.task, needs=needs._replace(excluded=frozenset()))
+            entries.append(entry)
+    return entries
+
+
+def _as_farm_error(error: BaseException) -> FarmError:
+    """A bug, or something that this machine is out of, as an error of its run: the others go on."""
+    if isinstance(error, FarmError):
+        return error
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError):
+        return InfrastructureError(text)
+    return FarmError(f"the farm itself failed: {text}")

@@ -47,6 +47,7 @@ WAL_PAGES = 100
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
 CLAIMED_AT_ONCE = 50
+_NO_ROOM_TO_SHARE = (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP)
 MAX_DATA = 64 * 1024  # characters of JSON in one event
 
 
@@ -104,38 +105,9 @@ class Journal:
 
     def _open(self) -> None:
         # Look before writing anything: a database of another program must stay as it is.
-        try:
-            version, tables = self._layout()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode not in (
-                sqlite3.SQLITE_IOERR_SHMSIZE,
-                sqlite3.SQLITE_IOERR_SHMMAP,
-            ):
-                raise
-            # On a full disk there is no room for the file by which processes share the WAL; SQLite
-            # does without it where it is alone. What is there can then be read, and `farm clean`
-            # makes room.
-            self._db.close()
-            self._db = self._connect()
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            version, tables = self._layout()
-        if version == 0 and tables:
-            raise UsageError(
-                f"{self.path}: a database, but not a journal of the farm",
-                hint="choose another path",
-            )
-        if tables and version > SCHEMA_VERSION:
-            raise UsageError(
-                f"{self.path}: written by a newer farm (schema {version}, this one knows "
-                f"{SCHEMA_VERSION})",
-                hint="use that farm, or upgrade this one; or give this one a folder of its own "
-                "(artifacts in ci/farm.yaml)",
-            )
-        if tables and version < min(UPGRADES):
-            raise UsageError(
-                f"{self.path}: written by a farm from before the first release (schema {version})",
-                hint="move the file away: wheels, logs and the index are not touched",
-            )
+        version, tables = self._first_look()
+        if tables:
+            self._check_version(version)
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         # WAL: readers (`farm status`, the site) never wait for a writer, and a kill loses no
@@ -143,10 +115,9 @@ class Journal:
         self._write_ahead()
         # Only where there is something to write: who may only read the file, or comes beside a
         # writer, can open it.
-        if tables and version == SCHEMA_VERSION:
-            return
         if tables:
-            if not self._read_only:  # a reader needs no index; a plan is read as it is stored
+            is_old = version != SCHEMA_VERSION
+            if is_old and not self._read_only:  # a reader needs no index, and reads older plans
                 self._upgrade()
             return
         with self._writing():
@@ -154,6 +125,40 @@ class Journal:
                 for statement in SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _first_look(self) -> tuple[int, int]:
+        """The layout of the file, also on a full disk."""
+        try:
+            return self._layout()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode not in _NO_ROOM_TO_SHARE:
+                raise
+        # There is no room for the file by which processes share the WAL; SQLite does without it
+        # where it is alone. What is there can then be read, and `farm clean` makes room.
+        self._db.close()
+        self._db = self._connect()
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        return self._layout()
+
+    def _check_version(self, version: int) -> None:
+        """UsageError: a database with tables is no journal, or one that this farm cannot read."""
+        if version == 0:
+            raise UsageError(
+                f"{self.path}: a database, but not a journal of the farm",
+                hint="choose another path",
+            )
+        if version > SCHEMA_VERSION:
+            raise UsageError(
+                f"{self.path}: written by a newer farm (schema {version}, this one knows "
+                f"{SCHEMA_VERSION})",
+                hint="use that farm, or upgrade this one; or give this one a folder of its own "
+                "(artifacts in ci/farm.yaml)",
+            )
+        if version < min(UPGRADES):
+            raise UsageError(
+                f"{self.path}: written by a farm from before the first release (schema {version})",
+                hint="move the file away: wheels, logs and the index are not touched",
+            )
 
     def _upgrade(self) -> None:
         """Take a file of an older schema to this one, in one transaction, after a copy was made."""
@@ -194,10 +199,8 @@ class Journal:
             try:
                 self._db.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
-                if (
-                    error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY
-                    or time.monotonic() > deadline
-                ):
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
             else:
@@ -290,7 +293,10 @@ class Journal:
         """A new run, owned by this process, or by no one yet where it is detached; its id sorts
         after earlier ones.
         """
-        owner = NOBODY if request.detached else this_process()
+        if request.detached:
+            owner = NOBODY
+        else:
+            owner = this_process()
         with self._writing():
             run_id = self._next_id()
             self._db.execute(
@@ -358,11 +364,11 @@ class Journal:
         """The runner and the run of each smoke test whose controller is not dead."""
         query = """SELECT a.runner, r.id, r.owner, a.state FROM runs r JOIN jobs j ON j.run_id = r.id
             JOIN attempts a ON a.job_id = j.id WHERE r.finished IS NULL AND j.kind = 'smoke'"""
-        return [
-            (row["runner"], row["id"])
-            for row in self._rows(query)
-            if row["state"] not in FINAL and not is_dead(Process.from_json(row["owner"]))
-        ]
+        tests = []
+        for row in self._rows(query):
+            if row["state"] not in FINAL and not is_dead(Process.from_json(row["owner"])):
+                tests.append((row["runner"], row["id"]))
+        return tests
 
     def claim_card(self, job_id: int, engine: str, runner: str, cards: int) -> Attempt | None:
         """Create an attempt of a smoke test on a runner, unless as many tests run as it has cards.
@@ -397,7 +403,10 @@ class Journal:
             raise ValueError(f"state {state} does not go with result {result}")
         if state == "queued" and not why:
             raise ValueError("a queued attempt needs a why")
-        why = why[:MAX_WHY] if why else None
+        if not why:
+            why = None
+        else:
+            why = why[:MAX_WHY]
         with self._writing():
             old = self._attempt(attempt_id)
             # The order of the two questions matters: the same end reported twice is no
@@ -467,19 +476,14 @@ class Journal:
             if self._exact(run_id).finished is not None:
                 return False
             # A run that has ended has no open attempt: else it would be shown as running for ever.
-            for attempt in [
-                attempt_row
-                for attempt_row in self._attempts(run_id)
-                if attempt_row.state not in FINAL
-            ]:
-                cancelled = exit_code == ExitCode.INTERRUPTED
-                why = "the run ended before this attempt's result was recorded"
-                self._move(
-                    attempt,
-                    "cancelled" if cancelled else "lost",
-                    None if cancelled else "infra",
-                    why,
-                )
+            why = "the run ended before this attempt's result was recorded"
+            for attempt in self._attempts(run_id):
+                if attempt.state in FINAL:
+                    continue
+                if exit_code == ExitCode.INTERRUPTED:
+                    self._move(attempt, "cancelled", None, why)
+                else:
+                    self._move(attempt, "lost", "infra", why)
             self._db.execute(
                 "UPDATE runs SET finished = ?, result = ?, exit_code = ? WHERE id = ?",
                 (_now(), result, exit_code, run_id),
@@ -574,28 +578,29 @@ class Journal:
         if len(rows) == 1:
             return _run(rows[0])
         if rows:
-            names = ", ".join(row["id"] for row in rows[:3]) + (" ..." if len(rows) > 3 else "")
+            names = ", ".join(row["id"] for row in rows[:3])
+            if len(rows) > 3:
+                names += " ..."
             raise UsageError(f"run id {run_id!r} is ambiguous: {names}", hint="give more of the id")
-        newest_ids = [
-            row["id"] for row in self._rows("SELECT id FROM runs ORDER BY id DESC LIMIT 1000")
-        ]
+        newest = self._rows("SELECT id FROM runs ORDER BY id DESC LIMIT 1000")
+        newest_ids = [row["id"] for row in newest]
         near = difflib.get_close_matches(run_id, newest_ids, n=3) or newest_ids[:3]
-        raise UsageError(
-            f"no run {run_id!r} in {self.path}",
-            hint=f"nearest: {', '.join(near)}"
-            if near
-            else "the journal is empty: submit something first",
-        )
+        if near:
+            hint = f"nearest: {', '.join(near)}"
+        else:
+            hint = "the journal is empty: submit something first"
+        raise UsageError(f"no run {run_id!r} in {self.path}", hint=hint)
 
     def jobs(self, run_id: str) -> tuple[Job, ...]:
         """The jobs of a run with their attempts, in the order of creation."""
         run_id = self._whole_id(run_id)
-        attempts = self._attempts(run_id)
-        rows = self._rows("SELECT * FROM jobs WHERE run_id = ? ORDER BY id", run_id)
-        return tuple(
-            Job(**dict(row), attempts=tuple(a for a in attempts if a.job_id == row["id"]))
-            for row in rows
-        )
+        attempts: dict[int, list[Attempt]] = {}
+        for attempt in self._attempts(run_id):
+            attempts.setdefault(attempt.job_id, []).append(attempt)
+        jobs = []
+        for row in self._rows("SELECT * FROM jobs WHERE run_id = ? ORDER BY id", run_id):
+            jobs.append(Job(**dict(row), attempts=tuple(attempts.get(row["id"], ()))))
+        return tuple(jobs)
 
     def events(self, run_id: str, since: int = 0) -> tuple[Event, ...]:
         """The events of a run with an id above `since`, in order."""
@@ -616,12 +621,15 @@ class Journal:
         one that cannot.
         """
         query = "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NULL ORDER BY id DESC"
-        runs = [run for row in self._rows(query, plan_digest) if accept(run := _run(row))]
         me = this_process()
-        return next(
-            (run for run in runs if run.owner == me or is_dead(run.owner)),
-            runs[0] if runs else None,
-        )
+        newest = None
+        for run in map(_run, self._rows(query, plan_digest)):
+            if not accept(run):
+                continue
+            if run.owner == me or is_dead(run.owner):
+                return run
+            newest = newest or run
+        return newest
 
     def of_plan(self, plan_digest: str, limit: int = 20) -> tuple[Run, ...]:
         """The newest runs of a plan that have ended, newest first."""
@@ -658,17 +666,12 @@ class Journal:
         # below.
         query = f"""SELECT id, created, plan_digest, request, json_extract(unpacked(plan), {paths}, '$.schema') AS about
             FROM runs"""  # noqa: S608 a text of ours
-        rows = self._rows(f"{query} WHERE finished IS NULL AND id > ? ORDER BY id", run_id)
-        return tuple(
-            OpenRun(
-                row["id"],
-                row["created"],
-                row["plan_digest"],
-                Request.from_json(row["request"]),
-                dict(zip(fields, json.loads(row["about"]), strict=False)),
-            )
-            for row in rows
-        )
+        runs = []
+        for row in self._rows(f"{query} WHERE finished IS NULL AND id > ? ORDER BY id", run_id):
+            request = Request.from_json(row["request"])
+            about = dict(zip(fields, json.loads(row["about"]), strict=False))
+            runs.append(OpenRun(row["id"], row["created"], row["plan_digest"], request, about))
+        return tuple(runs)
 
     def attempted(self) -> set[str]:
         """The ids of the open runs that have had an attempt."""
@@ -704,9 +707,14 @@ class Journal:
 
     def happened(self, run_id: str, kind: str, *, first: bool = False) -> Event | None:
         """The newest event of a kind in a run, or the first one; None where there is none."""
-        query = "SELECT * FROM events WHERE run_id = ? AND kind = ? ORDER BY id"
-        rows = self._rows(f"{query} LIMIT 1" if first else f"{query} DESC LIMIT 1", run_id, kind)
-        return _event(rows[0]) if rows else None
+        order = "id DESC"
+        if first:
+            order = "id"
+        query = f"""SELECT * FROM events WHERE run_id = ? AND kind = ?
+            ORDER BY {order} LIMIT 1"""  # noqa: S608 a text of ours
+        for row in self._rows(query, run_id, kind):
+            return _event(row)
+        return None
 
     def _whole_id(self, run_id: str) -> str:
         """A run's id from its beginning; one that is whole costs a look into the index, and no plan
@@ -736,16 +744,14 @@ class Journal:
 
 
 def _event(row: sqlite3.Row) -> Event:
-    return Event(**{**dict(row), "data": json.loads(row["data"])})
+    fields = dict(row)
+    fields["data"] = json.loads(row["data"])
+    return Event(**fields)
 
 
 def _run(row: sqlite3.Row) -> Run:
     fields = dict(row)
-    fields["owner"] = Process.from_json(fields["owner"])
-    return Run(
-        **{
-            **fields,
-            "request": Request.from_json(row["request"]),
-            "plan": json.loads(unpacked(row["plan"])),
-        }
-    )
+    fields["owner"] = Process.from_json(row["owner"])
+    fields["request"] = Request.from_json(row["request"])
+    fields["plan"] = json.loads(unpacked(row["plan"]))
+    return Run(**fields)

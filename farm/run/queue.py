@@ -121,35 +121,23 @@ class Queue:
         ended = set(done)
         never = set(failed)
         used = Counter(running)
-        able: dict[Needs, list[QueueRunner]] = {}
-        why: dict[Needs, str] = {}
+        fitting: dict[Needs, list[QueueRunner]] = {}
         placed: list[Placement] = []
         waiting: dict[str, str] = {}
         refused: dict[str, str] = {}
         for task in sorted(tasks, key=lambda task: (-task.priority, task.created, task.id)):
-            if task.after - ended:
-                if failed_before := sorted(task.after & never):
+            before = sorted(task.after - ended)
+            if before:
+                failed_before = sorted(task.after & never)
+                if failed_before:
                     refused[task.id] = f"{failed_before[0]}, which it needs, did not succeed"
                 else:
-                    waiting[task.id] = (
-                        f"it comes after {', '.join(sorted(task.after - ended)[:NAMED])}"
-                    )
+                    waiting[task.id] = f"it comes after {', '.join(before[:NAMED])}"
                 continue
             needs = task.needs
-            if needs not in able:
-                fitting = [
-                    worker for worker in workers if worker.online and not fits(needs, worker)
-                ]
-                # Rather after another build on a machine of its kind than emulated at once.
-                fitting = [
-                    worker for worker in fitting if worker.machine == needs.machine
-                ] or fitting
-                able[needs] = [worker for worker in fitting if worker.slots and not worker.busy]
-                names = ", ".join(
-                    w.name + (f" ({w.busy})" if w.busy else "") for w in fitting[:NAMED]
-                )
-                why[needs] = f"every runner that fits is busy: {names}" if fitting else ""
-            if not why[needs]:
+            if needs not in fitting:
+                fitting[needs] = _fitting(needs, workers)
+            if not fitting[needs]:
                 # No runner that is online can take it: it waits for one for a while.
                 text = _why_none(needs, workers)
                 if now - self._unfit.setdefault(task.id, now) < self.grace_s:
@@ -159,25 +147,54 @@ class Queue:
                     refused[task.id] = f"{text}, for {self.grace_s:.0f} s"
                 continue
             self._unfit.pop(task.id, None)
-            able[needs] = [worker for worker in able[needs] if used[worker.name] < worker.slots]
-            if not able[needs]:
-                waiting[task.id] = why[needs]
+            worker = _least_used(fitting[needs], used)
+            if worker is None:
+                waiting[task.id] = _all_busy(fitting[needs])
                 continue
-            # The first of the least busy ones: two jobs go to two machines.
-            worker = min(able[needs], key=lambda worker: used[worker.name])
             used[worker.name] += 1
             placed.append(Placement(task, worker.name))
         return Decision(tuple(placed), waiting, refused)
 
 
+def _fitting(needs: Needs, workers: Collection[QueueRunner]) -> list[QueueRunner]:
+    """The runners online that can take a task; emulated only where none is of its machine.
+
+    A build rather waits for another one on a machine of its kind than starts emulated at once.
+    """
+    fitting = [worker for worker in workers if worker.online and not fits(needs, worker)]
+    native = [worker for worker in fitting if worker.machine == needs.machine]
+    return native or fitting
+
+
+def _least_used(fitting: Iterable[QueueRunner], used: Counter[str]) -> QueueRunner | None:
+    """The first of the least busy runners, so that two jobs go to two machines; None: none is
+    free.
+    """
+    best = None
+    for worker in fitting:
+        jobs = used[worker.name]
+        if worker.busy or jobs >= worker.slots:
+            continue
+        if best is None or jobs < used[best.name]:
+            best = worker
+    return best
+
+
+def _all_busy(fitting: list[QueueRunner]) -> str:
+    names = []
+    for worker in fitting[:NAMED]:
+        if worker.busy:
+            names.append(f"{worker.name} ({worker.busy})")
+        else:
+            names.append(worker.name)
+    return f"every runner that fits is busy: {', '.join(names)}"
+
+
 def _why_none(needs: Needs, workers: Collection[QueueRunner]) -> str:
     if not workers:
         return "there is no runner at all"
-    able = [worker for worker in workers if not fits(needs, worker)]
+    able = sorted(worker.name for worker in workers if not fits(needs, worker))
     if able:
-        return (
-            "no runner that fits is online "
-            f"({', '.join(sorted(worker.name for worker in able)[:NAMED])} would)"
-        )
+        return f"no runner that fits is online ({', '.join(able[:NAMED])} would)"
     nearest = min(workers, key=lambda worker: (len(fits(needs, worker)), worker.name))
     return f"no runner fits; the nearest, {nearest.name}: {'; '.join(fits(needs, nearest))}"

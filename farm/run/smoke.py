@@ -6,6 +6,8 @@ import hashlib
 import shutil
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +22,9 @@ from farm.base.text import plain_lines
 from farm.base.zipapps import pack
 from farm.engines.base import Cause, Engine, Job
 from farm.index.layout import SMOKE, json_key
-from farm.index.pages import parse_page
+from farm.index.pages import File, parse_page
 from farm.index.store_urls import open_store
+from farm.index.stores import Store
 from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
@@ -40,6 +43,7 @@ from farm.smoke.runner import (
     TESTED_WHEEL,
     Ended,
     Expectation,
+    ProbeDocument,
     SmokeReport,
     arguments,
     judge,
@@ -92,69 +96,110 @@ def smoke(
 ) -> list[str]:
     """Install from the index into a fresh environment and run the probe; what failed, in words."""
     options = options or SmokeOptions()
-    watcher = workspace.watcher
-    elsewhere = options.elsewhere
-    with outcomes.timed("install", watcher) as step:
+    with outcomes.timed("install", workspace.watcher) as step:
         place = _install(workspace, plan, folder, step, requirement, source, options)
     if place is None:
         return []
     expect = expectation(plan, options)
-    failed = []
+    probe = _Probe(workspace, plan, place, expect, outcomes.run, options)
+    failures = []
     is_kept = False
-    model = model_for(plan.parsed_variant.cpu)
-    tests = [("smoke", None), (f"smoke ({model.name or plan.parsed_variant.cpu})", model.name)]
-    if elsewhere and elsewhere.foreign:  # it is one CPU, its own or an emulated one
-        tests = [tests[elsewhere.emulated]]
-    for name, emulate in tests:
-        with outcomes.timed(name, watcher) as step:
+    for name, emulate in _tests(plan, options.elsewhere):
+        with outcomes.timed(name, workspace.watcher) as step:
             if name != "smoke" and emulate is None:
                 step.outcome = "not run"
-                step.result = str(model.reason)
+                step.result = str(model_for(plan.parsed_variant.cpu).reason)
                 continue
-            if elsewhere and (elsewhere.foreign or emulate is None):
-                report = probe_job(workspace, plan, elsewhere, place, expect, outcomes.run, emulate)
-            else:
-                report = run_probe(
-                    place,
-                    module=plan.package,
-                    expect=expect,
-                    timeout_s=workspace.settings.smoke_timeout_s,
-                    emulate=emulate,
-                    line=watcher.note,
-                    passed=options.passed,
-                )
-            report = with_device_code(report, options.wheel)
-            # Names tell the CPUs apart.
-            if emulate:
-                name_of = f"smoke-{emulate}.json"
-            else:
-                name_of = "smoke.json"
-            (folder / name_of).write_text(report.to_json(), encoding="utf-8")
+            report = with_device_code(probe.report(emulate), options.wheel)
+            (folder / _report_name(emulate)).write_text(report.to_json(), encoding="utf-8")
             step.result = smoke_summary(report)
             if options.keep and report.outcome != "not_run":
                 problem = keep_report(workspace, plan, report)
-                step.result += f"; not kept in the index: {problem}" if problem else ""
-                is_kept = problem is None or is_kept
+                if problem is None:
+                    is_kept = True
+                else:
+                    step.result += f"; not kept in the index: {problem}"
             if report.outcome == "not_run":
                 step.outcome = "not run"
             if report.outcome == "failed":
                 step.outcome = "failed"
-                causes = "".join(
-                    f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes
-                )
-                failed.append(f"{name} failed: {report.reason}{causes}")
+                failures.append(f"{name} failed: {_why_failed(report)}")
     if is_kept:
         refresh_site(workspace, {canonicalize_name(plan.package)})
-    # A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.
-    if (
-        options.keep
-        and not failed
-        and any(step.name == "smoke" and step.outcome == "done" for step in outcomes.steps)
-    ):
-        mark = passed_mark(workspace, plan)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-    return failed
+    if options.keep and not failures:
+        _mark_passed(workspace, plan, outcomes)
+    return failures
+
+
+def _tests(plan: Plan, elsewhere: Elsewhere | None) -> list[tuple[str, str | None]]:
+    """The name of each test, and qemu's CPU model where it is emulated."""
+    level = plan.parsed_variant.cpu
+    model = model_for(level)
+    native: tuple[str, str | None] = ("smoke", None)
+    emulated = (f"smoke ({model.name or level})", model.name)
+    if elsewhere is None or not elsewhere.foreign:
+        return [native, emulated]
+    # It is one CPU, its own or an emulated one.
+    if elsewhere.emulated:
+        return [emulated]
+    return [native]
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """The probe with what it is given; `place`: see `_install`."""
+
+    workspace: Workspace
+    plan: Plan
+    place: Path
+    expect: Expectation
+    run: str
+    options: SmokeOptions
+
+    def report(self, emulate: str | None) -> SmokeReport:
+        """Run it, here or as a job elsewhere; `emulate`: qemu's CPU model."""
+        elsewhere = self.options.elsewhere
+        if elsewhere and (elsewhere.foreign or emulate is None):
+            return probe_job(
+                self.workspace, self.plan, elsewhere, self.place, self.expect, self.run, emulate
+            )
+        return run_probe(
+            self.place,
+            module=self.plan.package,
+            expect=self.expect,
+            timeout_s=self.workspace.settings.smoke_timeout_s,
+            emulate=emulate,
+            line=self.workspace.watcher.note,
+            passed=self.options.passed,
+        )
+
+
+def _report_name(emulate: str | None) -> str:
+    """Names tell the CPUs apart."""
+    if emulate:
+        return f"smoke-{emulate}.json"
+    return "smoke.json"
+
+
+def _why_failed(report: SmokeReport) -> str:
+    lines = [str(report.reason)]
+    for cause in report.causes:
+        lines.append(f"    why: {cause.what}")
+        lines.append(f"    fix: {cause.fix}")
+    return "\n".join(lines)
+
+
+def _mark_passed(workspace: Workspace, plan: Plan, outcomes: Outcomes) -> None:
+    """Note that the wheel has passed its test, if that ran.
+
+    A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.
+    """
+    for step in outcomes.steps:
+        if step.name == "smoke" and step.outcome == "done":
+            mark = passed_mark(workspace, plan)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+            return
 
 
 def passed_mark(workspace: Workspace, plan: Plan) -> Path:
@@ -185,7 +230,10 @@ def _install(
         target = Target(place, plan.parsed_variant.python, plan.machine, glibc)
         shutil.rmtree(place, ignore_errors=True)
     else:
-        missing = other_platform([options.wheel.name] if options.wheel else options.filenames)
+        filenames = options.filenames
+        if options.wheel:
+            filenames = (options.wheel.name,)
+        missing = other_platform(filenames)
         if python is None or missing:
             # Not run is no failure: it says nothing about the wheel.
             version = plan.parsed_variant.python_version
@@ -201,8 +249,11 @@ def _install(
         # have comes from the user's own index.
         source = ("--index-url", pip_index(), *source)
     install(python, requirement, target=target, source=source, log=log, timeout_s=600, line=line)
-    step.result = f"{requirement} into a fresh {'folder' if target else 'environment'}"
-    return place if target else python
+    if target:
+        step.result = f"{requirement} into a fresh folder"
+        return place
+    step.result = f"{requirement} into a fresh environment"
+    return python
 
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
@@ -217,19 +268,28 @@ def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
     test = recipe(plan.recipe).smoke
     if test.interface is None:  # nothing is known of such a package but what its recipe says
         imports = tuple(test.imports) or (plan.package.replace("-", "_"),)
-        script = recipe_folder(plan.recipe) / test.script if test.script else None
+        script = None
+        if test.script:
+            script = recipe_folder(plan.recipe) / test.script
         return Expectation(version=version, cuda=cuda, imports=imports, script=script)
-    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [
-        f"compute_{sm}" for sm in plan.verify.ptx
-    ]
+    quantized = None
+    if plan.env.get("USE_FBGEMM") == "1":
+        quantized = "fbgemm"
     return Expectation(
         version=version,
         cuda=cuda,
-        archs=tuple(archs),
-        quantized="fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None,
+        archs=tuple(_architectures(plan.verify.sass or (), plan.verify.ptx)),
+        quantized=quantized,
         features=tuple(plan.features),
         gpu=options.gpu,
     )
+
+
+def _architectures(sass: Iterable[int | str], ptx: Iterable[int | str]) -> list[str]:
+    """Names of code for cards, as nvcc writes them: `sm_35` for machine code, `compute_35` for
+    PTX.
+    """
+    return [f"sm_{number}" for number in sass] + [f"compute_{number}" for number in ptx]
 
 
 def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
@@ -238,16 +298,20 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
         return report
     summaries = []
     for library in inspect(wheel, decoded=0).libraries:
-        sass = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
-        ptx = sorted({sm for group in library.fatbins for sm in group.ptx}, key=order)
+        sass = set[int | str]()
+        ptx = set[int | str]()
+        for group in library.fatbins:
+            sass.update(group.sass)
+            ptx.update(group.ptx)
         if sass or ptx:
-            summaries.append(
-                f"{library.path}: "
-                f"{' '.join([f'sm_{n}' for n in sass] + [f'compute_{n}' for n in ptx])}"
-            )
-    return report.model_copy(
-        update={"facts": {**report.facts, "fat binaries": "; ".join(summaries)[:4000] or "none"}}
-    )
+            names = _architectures(sorted(sass, key=order), sorted(ptx, key=order))
+            summaries.append(f"{library.path}: {' '.join(names)}")
+    text = "; ".join(summaries)[:MAX_FACT]
+    return _with_facts(report, {"fat binaries": text or "none"})
+
+
+def _with_facts(report: SmokeReport, facts: dict[str, str], **changes: str) -> SmokeReport:
+    return report.model_copy(update={**changes, "facts": {**report.facts, **facts}})
 
 
 def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
@@ -256,24 +320,30 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
     """
     try:
         store = open_store(workspace.index_url)
-        group = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
-        page = store.get(group)
-        files = parse_page(page.data, group).files if page else ()
-        file = next((file for file in files if serves_plan(file.filename, plan)), None)
+        file = _published_file(store, plan)
         if file is None:
             return "the index has no record of the wheel"
         facts = {
             TESTED_AT: datetime.now(UTC).isoformat(timespec="seconds"),
             TESTED_WHEEL: file.hashes.sha256,
         }
-        trimmed_report = report.model_copy(
-            update={"output_tail": "", "facts": {**report.facts, **facts}}
-        )
-        data = trimmed_report.to_json().encode()
+        data = _with_facts(report, facts, output_tail="").to_json().encode()
         key = hashlib.sha256(data).hexdigest()[:16]
         store.create(f"{SMOKE}{file.filename}/{key}.json", data, content_type="application/json")
     except FarmError as error:
         return str(error)
+    return None
+
+
+def _published_file(store: Store, plan: Plan) -> File | None:
+    """The plan's wheel by the page of its package."""
+    key = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
+    page = store.get(key)
+    if page is None:
+        return None
+    for file in parse_page(page.data, key).files:
+        if serves_plan(file.filename, plan):
+            return file
     return None
 
 
@@ -283,22 +353,25 @@ def serves_plan(filename: str, plan: Plan) -> bool:
     if version != Version(plan.version):
         return False
     python = plan.parsed_variant.python
-    return any(
-        serves(tag.interpreter, tag.abi, python)
-        and (system := of_tag(tag.platform)) is not None
-        and system.name == plan.platform
-        for tag in tags
-    )
+    for tag in tags:
+        system = of_tag(tag.platform)
+        if system is None or system.name != plan.platform:
+            continue
+        if serves(tag.interpreter, tag.abi, python):
+            return True
+    return False
 
 
 def smoke_summary(report: SmokeReport) -> str:
     """`12 passed; GPU not run: no NVIDIA driver`."""
     if report.outcome == "not_run":
         return str(report.reason)
-    counts: dict[str, int] = {}
-    for check in report.checks:
-        counts[check.status] = counts.get(check.status, 0) + 1
-    parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in ("passed", "failed") if counts.get(s)]
+    counts = Counter(check.status for check in report.checks)
+    parts = []
+    if counts["passed"]:
+        parts.append(f"{counts['passed']} passed")
+    if counts["failed"]:
+        parts.append(f"{counts['failed']} failed")
     reasons = {check.reason: check.group for check in report.checks if check.status == "not_run"}
     parts += [f"{group} not run: {reason}" for reason, group in reasons.items()]
     parts += [f"warning: {check.warning}" for check in report.checks if check.warning]
@@ -306,6 +379,7 @@ def smoke_summary(report: SmokeReport) -> str:
 
 
 MAX_OUTPUT = 64 << 20
+MAX_FACT = 4000  # characters of one fact of a report
 START = 'mkdir -p /farm/out; exec python3 -X faulthandler "$0" "$@"'
 PACKAGES = {"PYTHONPATH": "/farm/site", "PYTHONNOUSERSITE": "1"}
 """For the processes that the probe starts too; the image's own packages come after them."""
@@ -324,11 +398,15 @@ def probe_job(
     CPU model.
     """
     engine = elsewhere.engine
-    gpus = 0 if elsewhere.foreign else 1
     if elsewhere.foreign:
+        gpus = 0
         site = place
     else:
+        gpus = 1
         site = next(place.parents[1].glob("lib/python*/site-packages"))
+    environment = dict(PACKAGES)
+    if emulate:
+        environment["QEMU_CPU"] = emulate
     folder = workspace.run_folder(run)
     test = folder / "smoke-job"
     out = folder / "smoke-out"
@@ -346,7 +424,7 @@ def probe_job(
         command=("sh", "-c", START, "/farm/test/probe.pyz", *options),
         inputs={"/farm/test": test, "/farm/site": site},
         output="/farm/out",
-        environment=PACKAGES | ({"QEMU_CPU": emulate} if emulate else {}),
+        environment=environment,
         limits=engine.capacity(),
         timeout_s=int(limit + GRACE_S),
         labels={"farm.run": run, "farm.kind": "smoke"},
@@ -363,16 +441,19 @@ def probe_job(
                 f"the smoke job was {observed.state}: {observed.text}", hint="run it again"
             )
         files = engine.collect(handle, out, MAX_OUTPUT)
-    document = next(
-        (read_document(file) for file in files if file.name == "report.json"),
-        "the probe left no report",
-    )
     code = observed.exit_code or 0
-    ended = Ended(
-        # A shell's number for a signal, which Popen gives as a negative one.
-        128 - code if code > 128 else code,
-        f"did not finish in {limit:g} s" if observed.cause is Cause.TIME_LIMIT else None,
-        plain_lines(log[-TAIL_BYTES:].decode("utf-8", "replace")),
-        time.monotonic() - begun,
-    )
-    return judge(plan.package, emulate, ended, document, expect)
+    if code > 128:  # a shell's number for a signal, which Popen gives as a negative one
+        code = 128 - code
+    stopped = None
+    if observed.cause is Cause.TIME_LIMIT:
+        stopped = f"did not finish in {limit:g} s"
+    output = plain_lines(log[-TAIL_BYTES:].decode("utf-8", "replace"))
+    ended = Ended(code, stopped, output, time.monotonic() - begun)
+    return judge(plan.package, emulate, ended, _document_in(files), expect)
+
+
+def _document_in(files: Iterable[Path]) -> ProbeDocument | str:
+    for file in files:
+        if file.name == "report.json":
+            return read_document(file)
+    return "the probe left no report"

@@ -10,10 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
+
+from packaging.version import Version
 
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.requirement import python_of
@@ -30,7 +32,7 @@ from farm.wheel.checks.cpu import (
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.needs import installed_path
-from farm.wheel.report import Check, Report
+from farm.wheel.report import Check, Report, Status
 from farm.wheel.tags import platform_machine
 
 
@@ -91,8 +93,9 @@ def find_emulator() -> str:
     match = re.search(r"version (\d+)\.(\d+)", answer)
     if match is None:
         raise InfrastructureError(f"{program} --version answered {answer[:80]!r}", hint=hint)
-    if (int(match[1]), int(match[2])) < tuple(int(part) for part in data.minimum.split(".")):
-        raise InfrastructureError(f"{program} is {match[1]}.{match[2]}: too old", hint=hint)
+    version = Version(f"{match[1]}.{match[2]}")
+    if version < Version(data.minimum):
+        raise InfrastructureError(f"{program} is {version}: too old", hint=hint)
     return program
 
 
@@ -130,26 +133,32 @@ def emulate(
         raise UsageError(str(model.reason), hint="leave --emulate out")
     if command is None:
         command = [find_emulator(), "-cpu", model.name, str(_python(wheel))]
-    members = [
-        library.path
-        for library in inspect(wheel, decoded=0).libraries
-        if (only is None or library.path in only)
-        and library.format == "elf"
-        and library.is_loadable
-        and library.kind == "shared"
-        and not library.interpreter
-    ]
-    kept_off = [path for path in members if is_for_other_cpus(report.policy, path)]
+    loaded = []
+    kept_off = []
+    for path in _loadable_members(wheel):
+        if only is not None and path not in only:
+            continue
+        if is_for_other_cpus(report.policy, path):
+            kept_off.append(path)
+        else:
+            loaded.append(path)
     with temporary_folder("farm-emulate-") as folder:
         root = folder / "site"
         _unpack(wheel, root)
         loading = _Loading(command, root, folder)
-        loaded = [path for path in members if path not in kept_off]
         # Last, whether one was loaded that is for other CPUs.
         absent = [_ABSENT + path for path in kept_off]
         modules = _modules_beside(root, kept_off)
         outcomes = _load_all(loading, [*loaded, *modules, *absent])
-    return _with(report, model.name, members, kept_off, outcomes)
+    return _with(report, model.name, loaded, kept_off, outcomes)
+
+
+def _loadable_members(wheel: Path) -> Iterator[str]:
+    """The libraries of a wheel that ctypes can load on Linux."""
+    for library in inspect(wheel, decoded=0).libraries:
+        is_library = library.format == "elf" and library.kind == "shared"
+        if is_library and library.is_loadable and not library.interpreter:
+            yield library.path
 
 
 def _modules_beside(root: Path, members: Sequence[str]) -> list[str]:
@@ -157,9 +166,11 @@ def _modules_beside(root: Path, members: Sequence[str]) -> list[str]:
     modules: dict[str, None] = {}
     for member in members:
         path = PurePosixPath(installed_path(member))
-        package = path.parts[0] if len(path.parts) > 1 else "."
-        folders = [root / package / "__init__.py", *sorted((root / path.parent).glob("*.py"))]
-        for file in folders:
+        package = root
+        if len(path.parts) > 1:
+            package = root / path.parts[0]
+        files = [package / "__init__.py", *sorted((root / path.parent).glob("*.py"))]
+        for file in files:
             if file.is_file() and file.stem.isidentifier() and file.stem != "__main__":
                 modules[file.relative_to(root).as_posix()] = None
     return list(modules)
@@ -183,7 +194,8 @@ def _load_all(loading: "_Loading", members: list[str]) -> _Outcomes:
             break
         loaded, end, last_line = loading.load(members[start:])
         reached_exit = loaded.pop(len(members) - start, None) is not None
-        outcomes.of |= {members[start + number]: text for number, text in loaded.items()}
+        for number, text in loaded.items():
+            outcomes.of[members[start + number]] = text
         # Other ends of a process that leaves are no matter of the CPU.
         if reached_exit:
             if end == signal.SIGILL:
@@ -216,14 +228,17 @@ def _python(wheel: Path) -> Path:
     tags = parse_wheel_name(wheel.name).tags
     if platform_machine(tags) != "x86_64":
         raise UsageError(f"{wheel.name} is not for Linux on x86-64", hint="leave --emulate out")
-    rows = [tag.split("-") for tag in sorted(tags)]
-    if any(row[0].startswith("py") or row[1].startswith("abi3") for row in rows):
-        return Path(sys.executable)
-    names = sorted({python_of(python, abi) for python, abi, _ in rows})
+    pythons = set()
+    for tag in tags:
+        interpreter, abi, _ = tag.split("-")
+        if interpreter.startswith("py") or abi.startswith("abi3"):
+            return Path(sys.executable)
+        pythons.add(python_of(interpreter, abi))
+    names = sorted(pythons)
     for name in names:
-        interpreter = find_python(name)
-        if interpreter is not None:
-            return interpreter
+        program = find_python(name)
+        if program is not None:
+            return program
     raise InfrastructureError(
         f"no Python of {' or '.join(names)} is here", hint="put one on the PATH"
     )
@@ -268,8 +283,10 @@ class _Loading:
         output.write_bytes(b"")
         libraries = []
         for member in members:
-            absent = _ABSENT if member.startswith(_ABSENT) else ""
-            libraries.append(absent + installed_path(member.removeprefix(_ABSENT)))
+            if member.startswith(_ABSENT):
+                libraries.append(_ABSENT + installed_path(member.removeprefix(_ABSENT)))
+            else:
+                libraries.append(installed_path(member))
         arguments = ["-I", str(_PROGRAM), str(self.root), str(output), *libraries]
         errors = self.folder / "stderr"
         with (
@@ -289,16 +306,24 @@ class _Loading:
             except subprocess.TimeoutExpired:
                 code = None
                 os.killpg(child.pid, signal.SIGKILL)
-        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-        loaded = {int(match[1]): match[2] for line in lines if (match := _NUMBER.fullmatch(line))}
-        with errors.open("rb") as written:
-            written.seek(max(0, errors.stat().st_size - _LAST_WORDS))
-            text = written.read().decode("utf-8", "replace")
-        last_line = text.strip().rpartition("\n")[2][:_LAST_WORDS]
+        loaded = {}
+        for line in output.read_text(encoding="utf-8", errors="replace").splitlines():
+            match = _NUMBER.fullmatch(line)
+            if match:
+                loaded[int(match[1])] = match[2]
+        end: int | str | None = None
         if code is None:
-            return loaded, f"not loaded within {_LIMIT_S} s", last_line
-        # qemu ends itself by the signal that ended the program.
-        return loaded, -code if code < 0 else None, last_line
+            end = f"not loaded within {_LIMIT_S} s"
+        elif code < 0:  # qemu ends itself by the signal that ended the program
+            end = -code
+        return loaded, end, _last_line(errors)
+
+
+def _last_line(file: Path) -> str:
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - _LAST_WORDS))
+        text = stream.read().decode("utf-8", "replace")
+    return text.strip().rpartition("\n")[2][:_LAST_WORDS]
 
 
 def _end_of(path: str, kept_off: Collection[str], outcomes: _Outcomes) -> str | int:
@@ -313,14 +338,16 @@ def _end_of(path: str, kept_off: Collection[str], outcomes: _Outcomes) -> str | 
     if imported != "loaded":
         return f"{package}: {imported}"
     end = outcomes.of.get(_ABSENT + path, "not begun")
-    return "loaded" if end == "absent" else end
+    if end == "absent":
+        return "loaded"
+    return end
 
 
 def _with(
-    report: Report, model: str, members: list[str], kept_off: list[str], outcomes: _Outcomes
+    report: Report, model: str, loaded: list[str], kept_off: list[str], outcomes: _Outcomes
 ) -> Report:
     level = report.policy.cpu
-    ends = {path: _end_of(path, kept_off, outcomes) for path in members}
+    ends = {path: _end_of(path, kept_off, outcomes) for path in (*loaded, *kept_off)}
     findings = []
     for path, end in outcomes.of.items():
         if isinstance(end, int):
@@ -336,14 +363,16 @@ def _with(
         elif isinstance(end, str) and end != "loaded":
             undecided.append(path)
     check = report.check("cpu")
+    status: Status = "passed"
+    if findings or check.status == "failed":
+        status = "failed"
+    still_undecided = [path for path in check.undecided if path in undecided or path not in ends]
     new = Check(
         id="cpu",
-        status="failed" if findings or check.status == "failed" else "passed",
+        status=status,
         findings=(*check.findings, *findings),
         note=check.note,
-        undecided=tuple(
-            path for path in check.undecided if path in undecided or path not in members
-        ),
+        undecided=tuple(still_undecided),
         emulated=_summary(model, ends, kept_off, undecided),
     )
     return report.replaced(new)
@@ -356,11 +385,18 @@ def _summary(
     undecided: Sequence[str],
 ) -> str:
     """What the emulated CPU showed, in one line."""
-    loadable = [path for path in ends if path not in kept_off]
-    loaded = sum(ends[path] == "loaded" for path in loadable)
-    summary = f"emulated: {loaded} of {len(loadable)} libraries loaded on {model}"
+    loaded = 0
+    left_alone = 0
+    for path, end in ends.items():
+        if end != "loaded":
+            continue
+        if path in kept_off:
+            left_alone += 1
+        else:
+            loaded += 1
+    loadable = len(ends) - len(kept_off)
+    summary = f"emulated: {loaded} of {loadable} libraries loaded on {model}"
     if kept_off:
-        left_alone = sum(ends[path] == "loaded" for path in kept_off)
         summary += f", {left_alone} of {len(kept_off)} for other CPUs were left alone"
     if undecided:
         summary += f", {undecided[0]} not ({ends[undecided[0]]})"

@@ -68,13 +68,14 @@ def other_platform(filenames: Iterable[str]) -> str | None:
     older, or it is another system. None where one is, and where no names are given.
     """
     supported = list(platform_tags())
-    wheel_tags = {
-        tag.rpartition("-")[2] for name in filenames for tag in parse_wheel_name(name).tags
-    }
+    wheel_tags = set()
+    for name in filenames:
+        for tag in parse_wheel_name(name).tags:
+            wheel_tags.add(tag.rpartition("-")[2])
     if not wheel_tags or not wheel_tags.isdisjoint([*supported, "any"]):
         return None
-    newest = next((tag for tag in supported if tag.startswith("manylinux_")), supported[0])
-    return f"the wheel is for {' or '.join(sorted(wheel_tags))}, this machine for {newest}"
+    newest = [tag for tag in supported if tag.startswith("manylinux_")] or supported
+    return f"the wheel is for {' or '.join(sorted(wheel_tags))}, this machine for {newest[0]}"
 
 
 def running_free() -> bool:
@@ -93,15 +94,15 @@ def _candidates(version: str) -> Iterator[Path]:
         versions = Path(folder).parent / "versions"
         if Path(folder).name == "shims" and os.path.isdir(versions):  # noqa: PTH112
             interpreters = versions.glob(f"{version.removesuffix('t')}.*/bin/python{version}")
-            yield from sorted(
-                interpreters,
-                key=lambda path: [int(n) for n in re.findall(r"\d+", str(path))],
-                reverse=True,
-            )
+            yield from sorted(interpreters, key=_numbers_in, reverse=True)
         elif (on_path := shutil.which(f"python{version}", path=folder)) is not None:
             yield Path(on_path)
             # Version managers put programs of this name on the PATH that only say that there is no
             # such version.
+
+
+def _numbers_in(path: Path) -> list[int]:
+    return list(map(int, re.findall(r"\d+", str(path))))
 
 
 def _answers(python: Path, wanted: list[str]) -> bool:
@@ -145,7 +146,9 @@ def make_environment(dest: Path, python: Path) -> Path:
             f"{_last_lines(result.stdout + result.stderr)}",
             hint="on Debian the module venv is in the package python3-venv",
         )
-    return dest / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if os.name == "nt":
+        return dest / "Scripts/python.exe"
+    return dest / "bin/python"
 
 
 _SECRET = re.compile(
@@ -243,8 +246,11 @@ def install(
         "--no-compile",
         "--no-input",
         "--disable-pip-version-check",
+        "--only-binary=:all:",
     ]
-    words += ["--only-binary=:all:", *(target.options() if target else ()), *source, requirement]
+    if target:
+        words += target.options()
+    words += [*source, requirement]
     log.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + timeout_s
     code = _run_logged(
@@ -254,9 +260,8 @@ def install(
         # pip 26 takes 3.10 and newer: an older Python brings a pip of its age.
         code = _run_logged([str(python), "-I", "-m", "ensurepip"], log, line, end)
         code = code or _run_logged([str(python), "-I", "-m", "pip", *words], log, line, end)
-    command_text = " ".join(
-        ["pip install", *(re.sub("(?<=://)[^/@]*@", "****@", word) for word in source), requirement]
-    )
+    shown_source = [re.sub("(?<=://)[^/@]*@", "****@", word) for word in source]
+    command_text = " ".join(["pip install", *shown_source, requirement])
     if code is None:
         raise SmokeFailedError(
             f"{command_text} did not finish in {timeout_s:g} s", hint=f"log: {log}"
@@ -303,7 +308,9 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
     import urllib.request  # noqa: PLC0415
 
     # With more than one index in play it is not this one that answered.
-    url = source[1] if len(source) == 2 else ""
+    if len(source) != 2:
+        return None
+    url = source[1]
     if not url.startswith(("http://", "https://")) or "@" in url:
         return None
     page = f"{url.rstrip('/')}/{canonicalize_name(name)}/"
@@ -325,10 +332,8 @@ def _of_index(what: str, name: str, source: tuple[str, ...], hint: str) -> FarmE
         if error.code == 404:
             return InfrastructureError(f"{what}: {url} has no page of {name}", hint=todo)
         return None
-    except (
-        OSError,
-        http.client.HTTPException,
-    ) as error:  # it is no web server, or closes the connection
+    except (OSError, http.client.HTTPException) as error:
+        # It is no web server, or closes the connection.
         reason = str(getattr(error, "reason", error)) or type(error).__name__
         todo = f"start its server, or {address}"
         if "CERTIFICATE_VERIFY_FAILED" in reason:

@@ -98,29 +98,35 @@ class Cause(Model):
 class SmokeReport(Model):
     """The result of one run of the probe.
 
-    `output_tail`: The end of what it printed, control characters removed.
+    Attributes:
+        module: The module under test.
+        emulated: The emulated CPU model; None on the real one.
+        outcome: `passed` only if the probe ended by itself, no check failed and at least one
+            passed.
+        reason: Why the outcome is not `passed`.
+        hint: What to do about it.
+        causes: What is known of the reasons, each with its fix.
+        facts: What the probe learned of wheel and machine.
+        checks: Those that it made, or has a reason not to.
+        exit_code: The probe's; None if a signal ended it, or it never ran.
+        signal: The signal that ended it (`SIGILL`).
+        output_tail: The end of what it printed, control characters removed.
+        seconds: Wall-clock time of the child.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     module: Name
-    emulated: Name | None  # the emulated CPU model, None on the real one
-    # `passed` only if the probe ended by itself, no check failed and at least one passed
+    emulated: Name | None
     outcome: Status
-    reason: Text | None = None  # why the outcome is not `passed`
-    hint: Text | None = None  # what to do about it
-    causes: Annotated[
-        tuple[Cause, ...], Field(max_length=50)
-    ] = ()  # what is known of the reasons, each with its fix
+    reason: Text | None = None
+    hint: Text | None = None
+    causes: Annotated[tuple[Cause, ...], Field(max_length=50)] = ()
     facts: Facts = Field(default_factory=dict)
     checks: Annotated[tuple[Check, ...], Field(max_length=500)] = ()
-    exit_code: int | None = (
-        None  # the probe's exit code, None if it was ended by a signal or never ran
-    )
-    signal: Name | None = None  # the signal that ended it (`SIGILL`)
+    exit_code: int | None = None
+    signal: Name | None = None
     output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(plain_lines)] = ""
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = (
-        0.0  # wall-clock time of the child
-    )
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     def to_json(self) -> str:
         """The report as JSON text; `SmokeReport.model_validate_json` reads it back."""
@@ -129,7 +135,9 @@ class SmokeReport(Model):
     @property
     def where(self) -> str:
         """The CPU: `this machine`, or `SandyBridge (emulated)`."""
-        return f"{self.emulated} (emulated)" if self.emulated else "this machine"
+        if self.emulated:
+            return f"{self.emulated} (emulated)"
+        return "this machine"
 
     def rows(self) -> tuple[Row, ...]:
         """Every check, and at the end the outcome, as plain data for a table."""
@@ -211,25 +219,27 @@ _MEANING = {
 class Expectation:
     """Expectations of the installed wheel's own account.
 
-    `imports`: Modules to import, for a package without torch's interface: the rest of the probe is
-    left out. `gpu`: The GPU part must run: without a driver or a card the outcome is `failed`. An
-    emulated CPU has none.
+    Attributes:
+        version: The exact version; None takes any.
+        cuda: The CUDA version (`11.8`), `none` for a build without CUDA; None takes any.
+        archs: Architectures that it must hold: `sm_35` is SASS, `compute_35` PTX.
+        quantized: The quantized engine that it must have (`fbgemm`); None takes any, or none.
+        features: The features of PyTorch that it must have, which are tried.
+        gpu: The GPU part must run: without a driver or a card the outcome is `failed`. An emulated
+            CPU has none.
+        imports: Modules to import, for a package without torch's interface: the rest of the probe
+            is left out.
+        script: A Python file to run, for such a package.
     """
 
-    version: str | None = None  # the exact version, None to take any
-    cuda: str | None = (
-        None  # the CUDA version (`11.8`), `none` for a build without CUDA, None to take any
-    )
-    archs: tuple[
-        str, ...
-    ] = ()  # architectures that it must hold: `sm_35` is SASS, `compute_35` PTX
-    quantized: str | None = (
-        None  # the quantized engine that it must have (`fbgemm`), None to take any or none
-    )
-    features: tuple[str, ...] = ()  # the features of PyTorch that it must have, which are tried
+    version: str | None = None
+    cuda: str | None = None
+    archs: tuple[str, ...] = ()
+    quantized: str | None = None
+    features: tuple[str, ...] = ()
     gpu: bool = False
     imports: tuple[str, ...] = ()
-    script: Path | None = None  # a Python file to run, for such a package
+    script: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -419,7 +429,11 @@ def judge(
     elif code is not None and code < 0:
         name = signal_name(-code)
         code = None
-    document_read = document if isinstance(document, ProbeDocument) else None
+    facts: Facts = {}
+    checks: tuple[Check, ...] = ()
+    if isinstance(document, ProbeDocument):
+        facts = document.facts
+        checks = document.checks
     outcome, reason = _outcome(module, emulate, ended, name, document, expect)
     hint = None
     if name == "SIGILL" and not ended.late:
@@ -435,8 +449,8 @@ def judge(
         outcome=outcome,
         reason=reason,
         hint=hint,
-        facts=document_read.facts if document_read else {},
-        checks=document_read.checks if document_read else (),
+        facts=facts,
+        checks=checks,
         exit_code=code,
         signal=name,
         output_tail=ended.tail,
@@ -444,9 +458,9 @@ def judge(
     )
     hung = (reason or "").startswith(_LATE)
     causes = find_causes(report, hung=hung, gpu=_may_use_gpu(report, expect))
-    return report.model_copy(
-        update={"causes": causes, "hint": hint or (causes[0].fix if causes else None)}
-    )
+    if causes and not hint:
+        hint = causes[0].fix
+    return report.model_copy(update={"causes": causes, "hint": hint})
 
 
 def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[Cause, ...]:
@@ -500,17 +514,9 @@ def _outcome(
         return "failed", f"{document}; exit code {ended.returncode}"
     if document.module != module:
         return "failed", f"the probe's report is about {document.module!r}, not {module!r}"
-    # faulthandler's own first word when its timer ends the probe.
-    is_late = not document.complete and ended.tail.rfind("Timeout (") >= 0
-    if document.skipped:
-        return (
-            "failed",
-            f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run",
-        )
-    if is_late:
-        return "failed", f"{_LATE} {document.time_limit_s:g} s{during}"
-    if not document.complete:
-        return "failed", f"ended before the last check{during}; exit code {ended.returncode}"
+    cut_short = _why_cut_short(document, ended, during)
+    if cut_short is not None:
+        return "failed", cut_short
     failed = [check for check in document.checks if check.status == "failed"]
     if failed:
         return "failed", f"failed: {', '.join(check.name for check in failed)}{_why(failed[0])}"
@@ -519,14 +525,25 @@ def _outcome(
             "failed",
             f"no check failed, yet the exit code is {ended.returncode}: it went wrong at the end",
         )
-    if not any(check.status == "passed" for check in document.checks):
+    if all(check.status != "passed" for check in document.checks):
         return "not_run", "no check could be made"
-    why = None
     if expect.gpu and emulate is None:
         why = _why_no_gpu(document.checks)
-    if why is not None:
-        return "failed", f"a GPU was asked for, and the GPU part did not run: {why}"
+        if why is not None:
+            return "failed", f"a GPU was asked for, and the GPU part did not run: {why}"
     return "passed", None
+
+
+def _why_cut_short(document: ProbeDocument, ended: Ended, during: str) -> str | None:
+    """Why the probe did not make all checks; None where it did."""
+    if document.skipped:
+        return f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run"
+    if document.complete:
+        return None
+    # faulthandler's own first word when its timer ends the probe.
+    if "Timeout (" in ended.tail:
+        return f"{_LATE} {document.time_limit_s:g} s{during}"
+    return f"ended before the last check{during}; exit code {ended.returncode}"
 
 
 def _why_killed(ended: Ended, signal_name: str | None, during: str) -> str | None:

@@ -30,13 +30,19 @@ def added_by_code(
         libraries: The paths of the DLLs and extension modules among them.
         read: Returns the content of a file; a FarmError leaves that file out.
     """
-    folders = {posixpath.dirname(path).lower() for path in libraries}
-    packages = {folder.split("/")[0] for folder in folders}
-    added: set[str] = set()
+    folders = set()
+    packages = set()
+    for path in libraries:
+        folder = posixpath.dirname(path).lower()
+        folders.add(folder)
+        packages.add(folder.split("/")[0])
+    added = set()
     for path, content in _callers(files, packages, read):
         home = posixpath.dirname(path).lower()
         parts = _parts(content)
-        added |= {folder for folder in folders if _is_named(folder, home, parts)}
+        for folder in folders:
+            if _is_named(folder, home, parts):
+                added.add(folder)
     return frozenset(added)
 
 
@@ -73,5 +79,6 @@ def _parts(content: bytes) -> frozenset[str]:
 
 
 def _is_named(folder: str, home: str, parts: frozenset[str]) -> bool:
-    way = posixpath.relpath(f"/{folder}", f"/{home}").split("/")
-    return all(part == ".." or part in parts for part in way)
+    """True if each part of the way from a module's folder to another one is in its texts."""
+    way = posixpath.relpath(f"/{folder}", f"/{home}")
+    return parts.issuperset(part for part in way.split("/") if part != "..")

@@ -18,7 +18,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from farm.base.errors import VerificationFailedError
 from farm.base.text import printable
@@ -59,10 +59,8 @@ _DT_FILTER = 0x7FFFFFFF
 _DT_FLAGS = 30
 _DT_RELR = 36
 _DF_STATIC_TLS = 0x10
-_ABI_RELR = (
-    "libc.so.6",
-    "GLIBC_ABI_DT_RELR",
-)  # what GNU ld asks for where it writes DT_RELR, and LLVM's does not
+# What GNU ld asks for where it writes DT_RELR, and LLVM's does not.
+_ABI_RELR = ("libc.so.6", "GLIBC_ABI_DT_RELR")
 # Without PT_GNU_STACK the stack is what the ABI has it to be (glibc, sysdeps/*/stackinfo.h:
 # DEFAULT_STACK_PERMS).
 _STACKS_FOR_CODE = ("x86_64", "ppc64le")
@@ -73,9 +71,8 @@ _MAX_DYNAMIC = 10_000
 _MAX_VERSIONS = 10_000
 _MAX_STRING = 4096
 LONGEST_NAME = 200  # of what `symbol_name` gives
-_MAX_NAMES = (
-    64 << 10
-)  # characters of all names together: a short table may be pointed at many times
+# Characters of all names together: a short table may be pointed at many times.
+_MAX_NAMES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -134,9 +131,8 @@ class Elf:
     version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     executable_stack: bool = False  # asked for by PT_GNU_STACK, or by none of it
     interpreter: str | None = None  # the loader that a program names (PT_INTERP)
-    static_tls: int = (
-        0  # bytes of thread-local variables that must lie where the first libraries have theirs
-    )
+    # Bytes of thread-local variables that must lie where the first libraries have theirs.
+    static_tls: int = 0
 
     def file_offset(self, address: int) -> int:
         """The place in the file of a loaded address."""
@@ -152,38 +148,51 @@ class Elf:
 
 def read_elf(data: Buffer) -> Elf:
     """Read the facts of an ELF file."""
-    if len(data) < 20 or data[:4] != ELF_MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
+    if len(data) < 20 or data[:4] != ELF_MAGIC:
         raise damaged("no ELF header")
-    if data[4:6] == b"\2\1":
+    # EI_CLASS: 1 for 32 bits, 2 for 64; EI_DATA: 1 for little-endian, 2 for big-endian.
+    width = data[4]
+    order = data[5]
+    if width not in (1, 2) or order not in (1, 2):
+        raise damaged("no ELF header")
+    if (width, order) == (2, 1):
         return _Reader(data).read()
-    kind, machine = struct.unpack("<HH" if data[5] == 1 else ">HH", data[16:20])
+
+    layout = "<HH"
+    order_name = "little-endian"
+    if order == 2:
+        layout = ">HH"
+        order_name = "big-endian"
+    kind, machine = struct.unpack(layout, data[16:20])
     name = MACHINES.get(machine, f"em{machine}").removesuffix("le")
     # Of an unknown kind it may be for the loader, which refuses it.
-    return Elf(
-        f"{name}, {32 * data[4]} bits, {'little' if data[5] == 1 else 'big'}-endian",
-        _KINDS.get(kind, "shared"),
-    )
+    return Elf(f"{name}, {32 * width} bits, {order_name}", _KINDS.get(kind, "shared"))
 
 
 def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Section, int, int]]:
     """Each section with the (offset, end) of its bytes."""
-    ranges = [(section, section.offset, section.offset + section.size) for section in sections]
-    for section, _, end in ranges:
+    ranges = []
+    total = 0
+    for section in sections:
+        end = section.offset + section.size
         if end > len(data) or section.address + section.size >= 1 << 63:
             raise damaged(f"section {section.name!r} reaches beyond the end")
+        ranges.append((section, section.offset, end))
+        total += section.size
     # Each range is scanned later: without the bound a small file could ask for days of work.
-    if sum(end - start for _, start, end in ranges) > len(data):
+    if total > len(data):
         raise damaged("its sections overlap")
     return ranges
 
 
 def symbol_name(data: Buffer, offset: int) -> str:
     """The name at `offset`, cut at `LONGEST_NAME` characters, empty where the file is damaged."""
-    if offset < len(data):
-        end = data.find(b"\0", offset, offset + LONGEST_NAME)
-    else:
-        end = offset
-    return _text(data[offset : end if end >= 0 else offset + LONGEST_NAME])
+    if offset >= len(data):
+        return ""
+    end = data.find(b"\0", offset, offset + LONGEST_NAME)
+    if end < 0:
+        end = offset + LONGEST_NAME
+    return _text(data[offset:end])
 
 
 def _text(raw: bytes) -> str:
@@ -219,51 +228,77 @@ class _Reader:
         self.names = _MAX_NAMES
 
     def read(self) -> Elf:
+        """Read the headers, then what they lead to."""
         kind, machine = self._at("HH", 16)
         # Behind e_entry: offsets of program and section headers, flags, header size, then size and
         # count of each table.
         ph, sh, _, _, ph_size, ph_count, sh_size, sh_count, names = self._at("QQIHHHHHH", 32)
+        tags: list[tuple[int, int]] = []
         dynamic = self._segments(ph, ph_size, ph_count)
-        tags = self._dynamic(*dynamic) if dynamic else []
-        # DT_STRTAB is an address in memory, and so are the other tables: segments give the place in
-        # the file.
-        strings = self._file_offset(next((value for tag, value in tags if tag == _DT_STRTAB), None))
-        texts = []
-        for tag, value in tags:
-            if strings is not None and tag in _TEXT_TAGS:
-                texts.append((tag, self._string(strings + value)))
-        # An empty one leads nowhere (glibc, elf/dl-load.c: decompose_rpath); an empty entry is the
-        # current folder.
+        if dynamic is not None:
+            tags = self._dynamic(*dynamic)
+        strings = self._strings(tags)
+        texts = self._texts(tags, strings)
         versions = self._versions(dict(tags), strings)
-        if any(tag == _DT_RELR for tag, _ in tags):
+        if _first(tags, _DT_RELR) is not None:
             file, version = _ABI_RELR
             versions[file] = tuple(dict.fromkeys([*versions.get(file, ()), version]))
-        static_tls = any(tag == _DT_FLAGS and value & _DF_STATIC_TLS for tag, value in tags)
         name = MACHINES.get(machine, f"em{machine}")
-        by_default = name in _STACKS_FOR_CODE and kind == 3
-        paths = {tag: tuple(text.split(":")) if text else () for tag, text in texts}
         return Elf(
             machine=name,
             kind=_KINDS.get(kind, "other"),
-            soname=next((text for tag, text in texts if tag == _DT_SONAME), None),
+            soname=_first(texts, _DT_SONAME),
             needed=tuple(text for tag, text in texts if tag in (_DT_NEEDED, _DT_FILTER)),
-            rpath=paths.get(_DT_RPATH, ()),
-            runpath=paths.get(_DT_RUNPATH),
+            rpath=_last_path(texts, _DT_RPATH) or (),
+            runpath=_last_path(texts, _DT_RUNPATH),
             versions=versions,
             sections=self._sections(sh, sh_size, sh_count, names),
             segments=tuple(self.loads),
             dynamic=tuple(tags),
             version_names=self.version_names,
-            executable_stack=by_default if self.stack is None else bool(self.stack & _PF_X),
+            executable_stack=self._has_executable_stack(name, kind),
             interpreter=self.interpreter,
-            static_tls=self.tls if static_tls else 0,
+            static_tls=self._static_tls(tags),
         )
 
+    def _strings(self, tags: list[tuple[int, int]]) -> int | None:
+        """Where in the file the names are.
+
+        DT_STRTAB is an address in memory, and so are the other tables: segments give the place in
+        the file.
+        """
+        return self._file_offset(_first(tags, _DT_STRTAB))
+
+    def _texts(self, tags: list[tuple[int, int]], strings: int | None) -> list[tuple[int, str]]:
+        """The entries of the dynamic section that are names or paths."""
+        texts: list[tuple[int, str]] = []
+        if strings is None:
+            return texts
+        for tag, value in tags:
+            if tag in _TEXT_TAGS:
+                texts.append((tag, self._string(strings + value)))
+        return texts
+
+    def _has_executable_stack(self, machine: str, kind: int) -> bool:
+        """True if the file asks for an executable stack, by PT_GNU_STACK or without one."""
+        if self.stack is None:
+            return machine in _STACKS_FOR_CODE and kind == 3
+        return bool(self.stack & _PF_X)
+
+    def _static_tls(self, tags: list[tuple[int, int]]) -> int:
+        """The bytes of thread-local variables in the initial-exec model."""
+        for tag, value in tags:
+            if tag == _DT_FLAGS and value & _DF_STATIC_TLS:
+                return self.tls
+        return 0
+
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
+        """The numbers at an offset, by their layout."""
         form = "<" + layout
-        if offset + struct.calcsize(form) > len(self.data):
+        end = offset + struct.calcsize(form)
+        if end > len(self.data):
             raise damaged("cut off")
-        return struct.unpack(form, self.data[offset : offset + struct.calcsize(form)])
+        return struct.unpack(form, self.data[offset:end])
 
     def _string(self, offset: int) -> str:
         if offset >= len(self.data):
@@ -285,15 +320,18 @@ class _Reader:
         if count and size != 56:
             raise damaged(f"its program headers have {size} bytes each")
         for index in range(count):
-            kind, flags, offset, address, _, length, in_memory, align = self._at(
-                "IIQQQQQQ", table + index * size
-            )
+            header = self._at("IIQQQQQQ", table + index * size)
+            kind, flags, offset, address, _, length, in_memory, align = header
             if kind == _PT_LOAD:
-                self.loads.append(
-                    Segment(
-                        address, offset, length, align, bool(flags & _PF_X), bool(flags & _PF_W)
-                    )
+                segment = Segment(
+                    address=address,
+                    offset=offset,
+                    size=length,
+                    align=align,
+                    is_code=bool(flags & _PF_X),
+                    is_writable=bool(flags & _PF_W),
                 )
+                self.loads.append(segment)
             elif kind == _PT_GNU_STACK:
                 self.stack = flags
             elif kind == _PT_TLS:
@@ -305,9 +343,12 @@ class _Reader:
         return dynamic
 
     def _file_offset(self, address: int | None) -> int | None:
-        return None if address is None else _file_offset(self.loads, address)
+        if address is None:
+            return None
+        return _file_offset(self.loads, address)
 
     def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
+        """The entries of the dynamic section, up to the one that ends it."""
         tags: list[tuple[int, int]] = []
         for index in range(min(length // 16, _MAX_DYNAMIC)):
             tag, value = self._at("QQ", offset + index * 16)
@@ -317,6 +358,7 @@ class _Reader:
         raise damaged("its dynamic table has no end")
 
     def _versions(self, tags: Mapping[int, int], strings: int | None) -> dict[str, tuple[str, ...]]:
+        """The symbol versions that are required of each library; notes their indexes."""
         position = self._file_offset(tags.get(_DT_VERNEED))
         if position is None or strings is None:
             return {}
@@ -366,13 +408,39 @@ class _Reader:
         # Shorter ones would overlap: a small file could ask for tens of thousands.
         if size != struct.calcsize("<IIQQQQIIQQ"):
             raise damaged(f"its section headers have {size} bytes each")
-        raw = [self._at(layout, table + index * size) for index in range(count)]
-        base = raw[names][4] if names < len(raw) else None
+        headers = [self._at(layout, table + index * size) for index in range(count)]
         sections = []
-        for name, kind, flags, address, offset, length, link in raw:
-            title = "" if base is None else symbol_name(self.data, base + name)
+        for name, kind, flags, address, offset, length, link in headers:
+            title = ""
+            if names < count:
+                names_at = headers[names][4]
+                title = symbol_name(self.data, names_at + name)
             sections.append(Section(title, kind, flags, address, offset, length, link))
         return tuple(sections)
+
+
+_Value = TypeVar("_Value")
+
+
+def _first(entries: Iterable[tuple[int, _Value]], tag: int) -> _Value | None:
+    """The value of the first entry with a tag; None where there is none."""
+    for entry_tag, value in entries:
+        if entry_tag == tag:
+            return value
+    return None
+
+
+def _last_path(texts: Iterable[tuple[int, str]], tag: int) -> tuple[str, ...] | None:
+    """The folders of the last entry with a tag; None where there is none.
+
+    An empty path leads nowhere (glibc, elf/dl-load.c: decompose_rpath); an empty folder is the
+    current one.
+    """
+    path: tuple[str, ...] | None = None
+    for text_tag, text in texts:
+        if text_tag == tag:
+            path = tuple(text.split(":")) if text else ()
+    return path
 
 
 _SHT_SYMTAB = 2
@@ -383,7 +451,11 @@ _MAX_SYMBOLS = 2_000_000
 
 def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
     """Sections of code, with the (offset, end) of their bytes."""
-    return section_ranges(data, (part for part in elf.sections if part.size and part.is_code))
+    sections = []
+    for section in elf.sections:
+        if section.size and section.is_code:
+            sections.append(section)
+    return section_ranges(data, sections)
 
 
 @dataclass(frozen=True)
@@ -400,8 +472,7 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
     """The defined functions, each address once, from `.symtab`, or from `.dynsym` in a stripped
     file.
     """
-    tables = {section.kind: section for section in elf.sections}
-    table = tables.get(_SHT_SYMTAB) or tables.get(_SHT_DYNSYM)
+    table = _last_of_kind(elf, _SHT_SYMTAB) or _last_of_kind(elf, _SHT_DYNSYM)
     if table is None or table.link >= len(elf.sections):
         return Functions((), ())
     [(_, start, end)] = section_ranges(data, [table])
@@ -411,13 +482,13 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
     names = elf.sections[table.link].offset
     # One integer a symbol: a million tuples would take ten times the memory.
     packed: list[int] = []
-    for name, info, _, section, address, _ in _SYMBOL.iter_unpack(
-        data[start : start + count * _SYMBOL.size]
-    ):
+    symbols = _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size])
+    for name, info, _, section, address, _ in symbols:
         if info & 15 in _FUNCTIONS and section:
             # The name's offset has 32 bits, so one integer orders by address and keeps the name.
             packed.append(address << 32 | name)
     packed.sort()
+
     addresses = array("Q")
     offsets = array("Q")
     for symbol in packed:
@@ -426,6 +497,14 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
             addresses.append(symbol >> 32)
             offsets.append(min(names + (symbol & 0xFFFFFFFF), len(data)))
     return Functions(addresses, offsets)
+
+
+def _last_of_kind(elf: Elf, kind: int) -> Section | None:
+    """The last section of a type; None where there is none."""
+    for section in reversed(elf.sections):
+        if section.kind == kind:
+            return section
+    return None
 
 
 _DT_HASH = 4
@@ -461,8 +540,10 @@ class Symbols:
         """The library that a name is taken from, in words, empty for any; None for a name that it
         does not take.
         """
-        library, version = self.undefined.get(name, (None, ""))
-        return f" from {library}, version {version}" if library else library
+        if name not in self.undefined:
+            return None
+        library, version = self.undefined[name]
+        return f" from {library}, version {version}" if library else ""
 
 
 class _SymbolTable(NamedTuple):
@@ -489,8 +570,10 @@ class _SymbolTable(NamedTuple):
 
     def version(self, index: int) -> int:
         """The index of a symbol's version; 0 where there are none."""
+        if not self.versions:
+            return 0
         # The highest bit hides a symbol from plain references.
-        return self.versions[index] & 0x7FFF if self.versions else 0
+        return self.versions[index] & 0x7FFF
 
 
 def _symbol_table(data: Buffer, elf: Elf) -> _SymbolTable | None:
@@ -510,10 +593,13 @@ def _symbol_table(data: Buffer, elf: Elf) -> _SymbolTable | None:
     text = data[names : names + tags.get(_DT_STRSZ, 0)]
     versions = _versions(data, elf, tags, count)
     highest = max([_GLOBAL, tags.get(_DT_VERDEFNUM, 0), *elf.version_names])
-    for number in {index_word & 0x7FFF for index_word in set(versions)}:
+    for word in set(versions):
+        number = word & 0x7FFF
         if number > highest:
             raise damaged(f"a symbol is of version {number}, which is none")
-    defined_versions = _defined_versions(data, elf, tags, text) if versions else {}
+    defined_versions: dict[int, str] = {}
+    if versions:
+        defined_versions = _defined_versions(data, elf, tags, text)
     return _SymbolTable(data[start:end], text, versions, defined_versions)
 
 
@@ -522,7 +608,7 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
     table = _symbol_table(data, elf)
     if table is None:
         return Symbols()
-    defines_versions = any(tag == _DT_VERDEF for tag, _ in elf.dynamic)
+    defines_versions = _first(elf.dynamic, _DT_VERDEF) is not None
     undefined: dict[str, tuple[str, str]] = {}
     defined: set[str] = set()
     unversioned: set[str] = set()
@@ -567,9 +653,10 @@ def _defined_versions(
         if position + _VERDEF.size > len(data):
             raise damaged("the versions that it defines reach beyond the end")
         _, flags, index, _, _, first, following = _VERDEF.unpack_from(data, position)
-        if position + first + 4 > len(data):
+        entry = position + first
+        if entry + 4 > len(data):
             raise damaged("the versions that it defines reach beyond the end")
-        start = int.from_bytes(data[position + first : position + first + 4], "little")
+        start = int.from_bytes(data[entry : entry + 4], "little")
         end = text.find(b"\0", start)
         if start >= len(text) or end < 0:
             raise damaged("the name of a version is outside its table")
@@ -583,6 +670,7 @@ def _defined_versions(
 
 
 def _versions(data: Buffer, elf: Elf, tags: dict[int, int], count: int) -> tuple[int, ...]:
+    """The index of each symbol's version; empty where there are none."""
     if _DT_VERSYM not in tags:
         return ()
     at = elf.file_offset(tags[_DT_VERSYM])
@@ -601,10 +689,13 @@ def symbol_count(data: Buffer, elf: Elf, tags: Mapping[int, int]) -> int:
         at = elf.file_offset(tags[_DT_HASH])
         return int.from_bytes(data[at + 4 : at + 8], "little")
     if _DT_GNU_HASH in tags:
+        count = _gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH]))
         # It counts what is given to others; where that is nothing, it does not say how many are
         # taken.
-        sections = (part.size // _SYMBOL.size for part in elf.sections if part.kind == _SHT_DYNSYM)
-        return max(_gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH])), next(sections, 1))
+        for section in elf.sections:
+            if section.kind == _SHT_DYNSYM:
+                return max(count, section.size // _SYMBOL.size)
+        return max(count, 1)
     # Neither table: linkers put the names right behind the symbols.
     return max(0, tags[_DT_STRTAB] - tags[_DT_SYMTAB]) // _SYMBOL.size
 
@@ -620,9 +711,7 @@ def _gnu_count(data: Buffer, at: int) -> int:
     chains = table + 4 * buckets
     if buckets > _MAX_SYMBOLS or chains > len(data):
         raise damaged("its hash table is cut off")
-    last = max(
-        (int(bucket) for bucket in struct.unpack(f"<{buckets}I", data[table:chains])), default=0
-    )
+    last: int = max(struct.unpack(f"<{buckets}I", data[table:chains]), default=0)
     if last < first:
         return int(first)
     while True:

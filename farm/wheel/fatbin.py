@@ -44,12 +44,16 @@ from farm.wheel.elf import ELF_MAGIC
 
 def number(arch: int | str) -> int:
     """90 of 90 and of `90a`."""
-    return arch if isinstance(arch, int) else int(arch[:-1])
+    if isinstance(arch, int):
+        return arch
+    return int(arch[:-1])
 
 
 def order(arch: int | str) -> tuple[int, str]:
     """A key to sort by: 90, `90a`, 100."""
-    return number(arch), "" if isinstance(arch, int) else arch[-1:]
+    if isinstance(arch, int):
+        return arch, ""
+    return number(arch), arch[-1:]
 
 
 def runs_on(gpu: int | str, code: int | str) -> bool:
@@ -92,13 +96,18 @@ def architecture(cubin: bytes) -> int | None:
 
     `cubin`: at least its first 52 bytes.
     """
-    if (
-        cubin[:4] != ELF_MAGIC
-        or len(cubin) < 52
-        or int.from_bytes(cubin[18:20], "little") != _EM_CUDA
-    ):
+    if not _is_cubin(cubin, 52):
         return None
-    return cubin[49 if cubin[8] >= _NEW_ABI else 48] or None
+    if cubin[8] >= _NEW_ABI:
+        return cubin[49] or None
+    return cubin[48] or None
+
+
+def _is_cubin(content: bytes, size: int) -> bool:
+    """True if at least so many bytes of a file for NVIDIA's GPUs are there."""
+    if content[:4] != ELF_MAGIC or len(content) < size:
+        return False
+    return int.from_bytes(content[18:20], "little") == _EM_CUDA
 
 
 def is_specific(cubin: bytes) -> bool:
@@ -109,26 +118,27 @@ def is_specific(cubin: bytes) -> bool:
     it in the first attribute of `.nv.compat` (ISA_CLASS) instead.
     """
     bit = _ACCELERATORS if cubin[8] >= _NEW_ABI else _ACCELERATORS_V1
-    return bool(int.from_bytes(cubin[48:52], "little") & bit) or any(
-        kind == _COMPAT and cubin[at : at + 3] == _ONE_GPU for kind, at, _ in _sections(cubin)
-    )
+    if int.from_bytes(cubin[48:52], "little") & bit:
+        return True
+    attributes = [cubin[at : at + 3] for kind, at, _ in _sections(cubin) if kind == _COMPAT]
+    return _ONE_GPU in attributes
 
 
 def has_kernel(cubin: bytes) -> bool:
     """True if the symbol table names a function; False for what is not a cubin."""
-    if (
-        cubin[:4] != ELF_MAGIC
-        or len(cubin) < 64
-        or int.from_bytes(cubin[18:20], "little") != _EM_CUDA
-    ):
+    if not _is_cubin(cubin, 64):
         return False
     for kind, offset, length in _sections(cubin):
         if kind == _SHT_SYMTAB:
-            symbol_table = cubin[offset : offset + length - length % _SYMBOL.size]
-            return any(
-                info & 15 == _FUNCTION and section and extent
-                for _, info, _, section, _, extent in _SYMBOL.iter_unpack(symbol_table)
-            )
+            return _names_function(cubin[offset : offset + length - length % _SYMBOL.size])
+    return False
+
+
+def _names_function(symbol_table: bytes) -> bool:
+    """True if one of the symbols is a function with code."""
+    for _, info, _, section, _, extent in _SYMBOL.iter_unpack(symbol_table):
+        if info & 15 == _FUNCTION and section and extent:
+            return True
     return False
 
 
@@ -201,27 +211,27 @@ def _unpack_lz4(data: bytes, size: int) -> bytes | None:
             match += 4
             start = len(out) - distance
             repeated = out[start:]
-            out += (
-                repeated[:match]
-                if match <= distance
-                else (repeated * (match // distance + 1))[:match]
-            )
+            if match > distance:
+                repeated *= match // distance + 1
+            out += repeated[:match]
     except IndexError:
         return None
-    return bytes(out) if len(out) == size else None
+    if len(out) != size:
+        return None
+    return bytes(out)
 
 
 def _length(data: bytes, at: int, start: int) -> tuple[int, int]:
     """A length whose first four bits are `start`: 15 is continued in bytes, of which 255 is
     continued again.
     """
-    if start == 15:
-        while True:
-            start += data[at]
-            at += 1
-            if data[at - 1] != 255:
-                break
-    return start, at
+    length = start
+    last = 255 if start == 15 else 0
+    while last == 255:
+        last = data[at]
+        length += last
+        at += 1
+    return length, at
 
 
 FATBIN_MAGIC = b"\x50\xed\x55\xba"  # as a file of its own (nvcc -fatbin)
@@ -272,21 +282,25 @@ class Container(NamedTuple):
 
     @property
     def sass(self) -> frozenset[int | str]:
-        return frozenset(
-            entry.sm for entry in self.entries if entry.kind == "sass" and not entry.is_stub
-        )
+        """Architectures with machine code."""
+        return self._with_code("sass")
 
     @property
     def ptx(self) -> frozenset[int | str]:
         """Architectures with PTX; none beside stubs only (source files without kernels give such
         containers).
         """
-        stubs = [entry.is_stub for entry in self.entries if entry.kind == "sass"]
-        if stubs and all(stubs):
+        if not self.sass and any(entry.kind == "sass" for entry in self.entries):
             return frozenset()
-        return frozenset(
-            entry.sm for entry in self.entries if entry.kind == "ptx" and not entry.is_stub
-        )
+        return self._with_code("ptx")
+
+    def _with_code(self, kind: Literal["ptx", "sass"]) -> frozenset[int | str]:
+        """The architectures of the entries of a kind that are no stubs."""
+        architectures = set()
+        for entry in self.entries:
+            if entry.kind == kind and not entry.is_stub:
+                architectures.add(entry.sm)
+        return frozenset(architectures)
 
 
 def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
@@ -295,13 +309,12 @@ def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
     """
     containers = []
     budget = _MAX_ENTRIES
-    position = start
-    while (position := _skip_padding(data, position, end)) < end:
+    position = _skip_padding(data, start, end)
+    while position < end:
         if position + _CONTAINER.size > end:
             raise _damaged(position - start, "cut off")
-        magic, version, header, length = _CONTAINER.unpack(
-            data[position : position + _CONTAINER.size]
-        )
+        raw = data[position : position + _CONTAINER.size]
+        magic, version, header, length = _CONTAINER.unpack(raw)
         if magic != _MAGIC or version != 1 or header < _CONTAINER.size:
             raise _damaged(position - start, "no container begins here")
         first = position + header
@@ -312,11 +325,19 @@ def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
         if budget < 0:
             raise _damaged(position - start, f"more than {_MAX_ENTRIES} entries and containers")
         containers.append(Container(position - start, header + length, entries))
-        position = first + length
+        position = _skip_padding(data, first + length, end)
     return containers
 
 
 def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatEntry]:
+    """The entries of a container.
+
+    Args:
+        data: The file.
+        position: Where the first one begins.
+        end: Where the container ends.
+        start: What the offsets in messages count from.
+    """
     while position < end:
         if position + _ENTRY.size > end:
             raise _damaged(position - start, "an entry is cut off")
@@ -326,20 +347,15 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
         if header < _ENTRY.size or body + length > end or packed > length:
             raise _damaged(position - start, "an entry reaches beyond its container")
         compressed = bool(flags & _COMPRESSED)
+        size = length
         unpacked = length
         if compressed:
-            # Longer headers have the unpacked size in their last word; without it nothing is
-            # unpacked, so nothing is promised.
-            if header >= _FIXED:
-                unpacked = int.from_bytes(data[position + 56 : position + 64], "little")
-            else:
-                unpacked = 0
-        size = packed if compressed else length
+            size = packed
+            unpacked = _unpacked_size(data, position, header)
         if kind == _CONCATENATED:
+            headers = data[position + options : body]
             try:
-                yield from _parts(
-                    data[position + options : body], data[body : body + size], unpacked, flags
-                )
+                yield from _parts(headers, data[body : body + size], unpacked, flags)
             except struct.error:
                 raise _damaged(
                     position - start, "the headers of its concatenated entries are cut off"
@@ -347,24 +363,34 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
             except VerificationFailedError as error:
                 raise _damaged(position - start, str(error)) from None
         elif kind in _KINDS:
-            stub = length == 0
-            true = None
+            is_stub = length == 0
+            true_sm = None
             if kind == 2 and length:
-                stub, true = _looked_into(data, body, size, unpacked, flags)
-            if true not in (None, sm):
-                raise _damaged(position - start, f"an entry for sm_{sm} holds code for sm_{true}")
-            yield FatEntry(_KINDS[kind], _name(sm, flags), compressed, size, stub)
+                is_stub, true_sm = _looked_into(data, body, size, unpacked, flags)
+            if true_sm not in (None, sm):
+                raise _damaged(
+                    position - start, f"an entry for sm_{sm} holds code for sm_{true_sm}"
+                )
+            yield FatEntry(_KINDS[kind], _name(sm, flags), compressed, size, is_stub)
         position = body + length
 
 
+def _unpacked_size(data: Buffer, position: int, header: int) -> int:
+    """The unpacked size of an entry, which longer headers have in their last word; without it
+    nothing is unpacked, so nothing is promised.
+    """
+    if header < _FIXED:
+        return 0
+    return int.from_bytes(data[position + 56 : position + 64], "little")
+
+
 def _name(sm: int, flags: int) -> int | str:
+    """An architecture as CUDA names it: 90, `90a` or `100f`."""
     if flags & _FLAG_SPECIFIC:
-        letter = "a"
-    elif flags & _FLAG_FAMILY:
-        letter = "f"
-    else:
-        letter = ""
-    return f"{sm}{letter}" if letter else sm
+        return f"{sm}a"
+    if flags & _FLAG_FAMILY:
+        return f"{sm}f"
+    return sm
 
 
 def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator[FatEntry]:
@@ -375,49 +401,55 @@ def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator
     # hold kernels.
     content: bytes | None = None
     is_small = unpacked <= _PARTS_LOOKED_INTO
-    if is_small:
-        if compressed:
-            content = unpack(packed, unpacked, zstd=bool(flags & _FLAG_ZSTD))
-        else:
-            content = packed
+    if is_small and compressed:
+        content = unpack(packed, unpacked, zstd=bool(flags & _FLAG_ZSTD))
+    elif is_small:
+        content = packed
     position = 8
     for _ in range(min(count, _MAX_ENTRIES)):
-        kind, _, place, length, _, options, _, _, sm, _, name, own_size = _ENTRY.unpack_from(
-            headers, position
-        )
+        fields = _ENTRY.unpack_from(headers, position)
+        kind, _, place, length, _, options, _, _, sm, _, name, own_flags = fields
         if place + length > unpacked:
             raise VerificationFailedError(
                 "one of its concatenated entries reaches beyond the unpacked ones"
             )
         if kind in _KINDS:
-            stub = length == 0
+            is_stub = length == 0
             if kind == 2 and is_small:
                 part = (content or b"")[place : place + length]
-                stub = not has_kernel(part)
-                if architecture(part) not in (None, sm):
+                is_stub = not has_kernel(part)
+                true_sm = architecture(part)
+                if true_sm not in (None, sm):
                     raise VerificationFailedError(
-                        f"an entry for sm_{sm} holds code for sm_{architecture(part)}"
+                        f"an entry for sm_{sm} holds code for sm_{true_sm}"
                     )
-            yield FatEntry(
-                _KINDS[kind],
-                _name(sm, own_size),
-                compressed,
-                len(packed) * length // (unpacked or 1),
-                stub,
-            )
-        # Behind the fixed header the source's name, then place and length of the options, then
-        # these; each text has a zero behind it, and each header is aligned to 8.
-        if name:
-            last = _FIXED + name
-        else:
-            last = _FIXED - 1
-        if options:
-            last = sum(struct.unpack_from("<II", headers, position + options))
-        position += (last + 8) & ~7
+            size = len(packed) * length // (unpacked or 1)
+            yield FatEntry(_KINDS[kind], _name(sm, own_flags), compressed, size, is_stub)
+        position += _header_size(headers, position, name, options)
     if position != end:
         raise VerificationFailedError(
             "the headers of its concatenated entries are not of the length that it says"
         )
+
+
+def _header_size(headers: bytes, position: int, name: int, options: int) -> int:
+    """The size of a header among those of concatenated entries.
+
+    Behind the fixed header are the source's name, then place and length of the options, then these;
+    each text has a zero behind it, and each header is aligned to 8.
+
+    Args:
+        headers: All of them.
+        position: Where this one begins.
+        name: The length of the source's name.
+        options: Where place and length of the options are, counted from its begin; 0: nowhere.
+    """
+    last = _FIXED - 1
+    if options:
+        last = sum(struct.unpack_from("<II", headers, position + options))
+    elif name:
+        last = _FIXED + name
+    return (last + 8) & ~7
 
 
 def _looked_into(
@@ -447,24 +479,32 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Co
     pointer.
     """
     containers: list[Container] = []
-    position = 0
-    while (position := data.find(_START, position)) >= 0:
+    position = data.find(_START)
+    while position >= 0:
+        size = int.from_bytes(data[position + 8 : position + 16], "little")
+        end = position + 16 + size
         # The bytes of a known section were read by its headers already.
-        inside = next((end for start, end in known if start <= position < end), None)
-        end = position + 16 + int.from_bytes(data[position + 8 : position + 16], "little")
-        if inside is not None:
-            position = inside
-        elif end == position + 16 or end > len(data):
-            position += 1
+        known_end = _end_of_range(known, position)
+        if known_end is not None:
+            following = known_end
+        elif size == 0 or end > len(data):
+            following = position + 1
         else:
-            containers += (
-                container._replace(offset=position)
-                for container in read_fatbins(data, position, end)
-            )
-            position = end
+            for container in read_fatbins(data, position, end):
+                containers.append(container._replace(offset=position))
+            following = end
         if len(containers) > _MAX_ENTRIES:
-            raise _damaged(position, f"more than {_MAX_ENTRIES} containers")
+            raise _damaged(following, f"more than {_MAX_ENTRIES} containers")
+        position = data.find(_START, following)
     return containers
+
+
+def _end_of_range(ranges: Sequence[tuple[int, int]], position: int) -> int | None:
+    """The end of the range that holds a position; None where none does."""
+    for start, end in ranges:
+        if start <= position < end:
+            return end
+    return None
 
 
 def _skip_padding(data: Buffer, position: int, end: int) -> int:

@@ -36,9 +36,8 @@ class WheelContents(Frozen):
     requires_python: str | None
     requires_dist: tuple[str, ...]
     tags: tuple[str, ...]  # expanded, from WHEEL
-    libraries: tuple[
-        Library, ...
-    ]  # the ELF and PE files; `instructions` count from the lowest CPU level
+    # The ELF and PE files; `instructions` count from the lowest CPU level.
+    libraries: tuple[Library, ...]
     needs: tuple[Need, ...]  # who needs what and who answers
     manylinux: str | None
     manylinux_problem: str | None
@@ -57,9 +56,11 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
-        return {
-            key: _plain(item) for key, item in value.items() if key != "calls"
-        }  # known in verify alone
+        plain = {}
+        for key, item in value.items():
+            if key != "calls":  # known in verify alone
+                plain[key] = _plain(item)
+        return plain
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
@@ -76,10 +77,13 @@ def inspect(wheel: Path, *, decoded: int | None = DECODED) -> WheelContents:
     code = Code(level_names()[0])
     with Archive(wheel) as archive:
         info = read_dist_info(archive)
-        members = archive.members
-        contents = read_contents(
-            archive, lambda name: code if decoded is None or members[name].size <= decoded else None
-        )
+
+        def code_of(name: str) -> Code | None:
+            if decoded is not None and archive.members[name].size > decoded:
+                return None
+            return code
+
+        contents = read_contents(archive, code_of)
     needs = resolve(contents.libraries, (), dll_folders=contents.dll_folders)
     earned, problem = _manylinux(contents.libraries, needs, info.tags)
     return WheelContents(
@@ -101,15 +105,22 @@ def inspect(wheel: Path, *, decoded: int | None = DECODED) -> WheelContents:
 def _manylinux(
     libraries: tuple[Library, ...], needs: list[Need], tags: frozenset[str]
 ) -> tuple[str | None, str | None]:
+    """The manylinux level that libraries earn, or why they earn none."""
     machine = platform_machine(tags)
     if machine is None:
-        platforms = {tag.rpartition("-")[2] for tag in tags}
-        if any(platform.startswith("win") for platform in platforms):
-            return None, "manylinux levels are for Linux wheels; this one is for Windows"
-        if platforms == {"any"}:
-            return None, "manylinux levels are for Linux wheels; this one is for any system"
-        return None, "its tags are not Linux tags of one machine"
+        return None, _why_no_level(tags)
     try:
-        return earned_level(system_needs(libraries, needs), machine).name, None
+        level = earned_level(system_needs(libraries, needs), machine)
     except VerificationFailedError as error:
         return None, str(error)
+    return level.name, None
+
+
+def _why_no_level(tags: frozenset[str]) -> str:
+    """Why no level of manylinux fits a wheel, by its tags."""
+    platforms = {tag.rpartition("-")[2] for tag in tags}
+    if any(platform.startswith("win") for platform in platforms):
+        return "manylinux levels are for Linux wheels; this one is for Windows"
+    if platforms == {"any"}:
+        return "manylinux levels are for Linux wheels; this one is for any system"
+    return "its tags are not Linux tags of one machine"

@@ -4,10 +4,9 @@ file.
 
 import posixpath
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -50,12 +49,8 @@ from farm.wheel.pe import (
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _SWEPT = 16 << 20  # bytes of a library: a second
 _GPUS = ("cuda", "intelgt", "amdgpu")
-_DLLS = (
-    ".dll",
-    ".pyd",
-    ".exe",
-    ".so",
-)  # other files may begin with the two letters of a PE file by chance
+# Other files may begin with the two letters of a PE file by chance.
+_DLLS = (".dll", ".pyd", ".exe", ".so")
 
 
 class FatbinSet(NamedTuple):
@@ -114,9 +109,8 @@ class Library(NamedTuple):
     executable_stack: bool = False
     interpreter: str | None = None
     static_tls: int = 0
-    fatbins: tuple[
-        FatbinSet, ...
-    ] = ()  # groups of fat binaries with kernels, the largest group first
+    # Groups of fat binaries with kernels, the largest group first.
+    fatbins: tuple[FatbinSet, ...] = ()
     empty_fatbins: int = 0  # fat binaries without a kernel (the linker's stubs)
     instructions: Instructions | None = None
     error: str | None = None  # why the file could not be read; then the facts are empty
@@ -133,8 +127,9 @@ class Library(NamedTuple):
 
 def magics(name: str) -> tuple[bytes, ...]:
     """The first bytes of a library with this name."""
-    first_bytes = (ELF_MAGIC, FATBIN_MAGIC)
-    return (*first_bytes, PE_MAGIC) if name.lower().endswith(_DLLS) else first_bytes
+    if name.lower().endswith(_DLLS):
+        return (ELF_MAGIC, FATBIN_MAGIC, PE_MAGIC)
+    return (ELF_MAGIC, FATBIN_MAGIC)
 
 
 class Code(NamedTuple):
@@ -166,37 +161,39 @@ def read_library(
     """
     facts = Library(path, sha256, len(data))
     try:
-        if (
-            data[:4] == FATBIN_MAGIC
-        ):  # a file of GPU code, which a program hands to the driver itself (cuModuleLoad)
-            sets, empty = _fatbins(data, [(0, len(data))], [(0, len(data))])
+        if data[:4] == FATBIN_MAGIC:
+            # A file of GPU code, which a program hands to the driver itself (cuModuleLoad).
+            everything = [(0, len(data))]
+            sets, empty = _fatbins(data, everything, everything)
             return facts._replace(machine="cuda", fatbins=sets, empty_fatbins=empty)
-        file = read_pe(data) if data[:2] == PE_MAGIC else read_elf(data)
-        if isinstance(file, Pe):
-            read = _of_dll(facts, data, file)
+        file: Elf | Pe
+        if data[:2] == PE_MAGIC:
+            file = read_pe(data)
+            library = _of_dll(facts, data, file)
         else:
-            read = _of_elf(facts, file)
+            file = read_elf(data)
+            library = _of_elf(facts, file)
         if device:
-            if file.machine == "cuda":
-                sets, empty = _cubin(data)
-            else:
-                sets, empty = _fatbins(data, *_ranges(data, file))
-            read = read._replace(fatbins=sets, empty_fatbins=empty)
-        if code and read.is_loadable:
-            return read._replace(instructions=_instructions(data, file, code))
-        return read
+            sets, empty = _device_code(data, file)
+            library = library._replace(fatbins=sets, empty_fatbins=empty)
+        if code and library.is_loadable:
+            return library._replace(instructions=_instructions(data, file, code))
+        return library
     except VerificationFailedError as error:
         return facts._replace(error=str(error))
 
 
 def _of_elf(facts: Library, elf: Elf) -> Library:
-    loader = [posixpath.basename(elf.interpreter)] if elf.interpreter else []
+    """The facts of an ELF file."""
+    needed = list(elf.needed)
+    if elf.interpreter:
+        needed.append(posixpath.basename(elf.interpreter))
     return facts._replace(
         machine=elf.machine,
         page_size=min((segment.align for segment in elf.segments), default=0),
         kind=elf.kind,
         soname=elf.soname,
-        needed=tuple(dict.fromkeys([*elf.needed, *loader])),
+        needed=tuple(dict.fromkeys(needed)),
         search_path=elf.search_path,
         has_runpath=elf.runpath is not None,
         versions=dict(elf.versions),
@@ -207,6 +204,7 @@ def _of_elf(facts: Library, elf: Elf) -> Library:
 
 
 def _of_dll(facts: Library, data: Buffer, pe: Pe) -> Library:
+    """The facts of a PE file."""
     return facts._replace(
         format="pe",
         machine=pe.machine,
@@ -218,75 +216,110 @@ def _of_dll(facts: Library, data: Buffer, pe: Pe) -> Library:
     )
 
 
+def _device_code(data: Buffer, file: Elf | Pe) -> tuple[tuple[FatbinSet, ...], int]:
+    """The sets of architectures of a file, and how many of its fat binaries hold no kernel."""
+    if file.machine == "cuda":
+        return _cubin(data)
+    if isinstance(file, Pe):
+        ranges = _ranges_of_dll(file)
+        return _fatbins(data, ranges, ranges)
+    read, skipped = _ranges_of_elf(data, file)
+    return _fatbins(data, read, skipped)
+
+
 def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     """A file of machine code for one GPU."""
     content = data[:]
     if not has_kernel(content):
         return (), 1
-    sm = architecture(content) or 0
-    return (
-        FatbinSet(
-            sass=(f"{sm}a" if is_specific(content) else sm,), ptx=(), containers=1, bytes=len(data)
-        ),
-    ), 0
+    sm: int | str = architecture(content) or 0
+    if is_specific(content):
+        sm = f"{sm}a"
+    return (FatbinSet(sass=(sm,), ptx=(), containers=1, bytes=len(data)),), 0
 
 
-def _ranges(data: Buffer, file: Elf | Pe) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _ranges_of_dll(pe: Pe) -> list[tuple[int, int]]:
+    """Where fat binaries lie back to back in a PE file."""
+    ranges = []
+    for section in pe.sections:
+        if section.name == PE_FATBIN_SECTION:
+            ranges.append((section.offset, section.end))
+    if len(ranges) > 1:
+        raise VerificationFailedError(
+            f"damaged PE file: {len(ranges)} sections {PE_FATBIN_SECTION}"
+        )
+    return ranges
+
+
+def _ranges_of_elf(data: Buffer, elf: Elf) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Where fat binaries lie back to back, and where none is looked for."""
-    if isinstance(file, Pe):
-        places = [
-            (part.offset, part.end) for part in file.sections if part.name == PE_FATBIN_SECTION
-        ]
-        if len(places) > 1:
-            raise VerificationFailedError(
-                f"damaged PE file: {len(places)} sections {PE_FATBIN_SECTION}"
-            )
-        return places, places
-    ranges = section_ranges(
-        data, (part for part in file.sections if part.name in (FATBIN_SECTION, UNUSED_SECTION))
-    )
-    # What relocatable device code left behind has this name, and no wrapper leads there. Other
-    # names prove nothing.
-    read = [(start, end) for part, start, end in ranges if part.name == FATBIN_SECTION]
-    return read, sorted((start, end) for _, start, end in ranges)
+    sections = []
+    for section in elf.sections:
+        if section.name in (FATBIN_SECTION, UNUSED_SECTION):
+            sections.append(section)
+    read = []
+    skipped = []
+    for section, start, end in section_ranges(data, sections):
+        skipped.append((start, end))
+        # What relocatable device code left behind has the other name, and no wrapper leads there.
+        # Other names prove nothing.
+        if section.name == FATBIN_SECTION:
+            read.append((start, end))
+    return read, sorted(skipped)
 
 
 def _fatbins(
-    data: Buffer, ranges: list[tuple[int, int]], known: list[tuple[int, int]]
+    data: Buffer, ranges: list[tuple[int, int]], skipped: list[tuple[int, int]]
 ) -> tuple[tuple[FatbinSet, ...], int]:
-    """The sets of architectures, the most frequent first, and how many fat binaries hold no
-    kernel.
+    """Group the fat binaries of a file.
+
+    Args:
+        data: The file.
+        ranges: Where they lie back to back.
+        skipped: Where no further ones are looked for.
+
+    Returns:
+        The sets of architectures, the most frequent first, and how many fat binaries hold no
+        kernel.
     """
-    containers = [
-        container for start, end in ranges for container in read_fatbins(data, start, end)
-    ]
-    containers += find_fatbins(data, known)
-    count: Counter[_Archs] = Counter()
-    weight: Counter[_Archs] = Counter()
+    containers = []
+    for start, end in ranges:
+        containers += read_fatbins(data, start, end)
+    containers += find_fatbins(data, skipped)
+
+    groups: dict[_Archs, FatbinSet] = {}
     for container in containers:
-        key = tuple(sorted(container.sass, key=order)), tuple(sorted(container.ptx, key=order))
-        count[key] += 1
-        weight[key] += sum(entry.size for entry in container.entries)
-    empty = count.pop(((), ()), 0)
-    keys = sorted(
-        count, key=lambda key: (-count[key], [*map(order, key[0])], [*map(order, key[1])])
-    )
-    return tuple(FatbinSet(key[0], key[1], count[key], weight[key]) for key in keys), empty
+        sass = tuple(sorted(container.sass, key=order))
+        ptx = tuple(sorted(container.ptx, key=order))
+        group = groups.get((sass, ptx), FatbinSet(sass, ptx, 0, 0))
+        size = sum(entry.size for entry in container.entries)
+        groups[sass, ptx] = group._replace(
+            containers=group.containers + 1, bytes=group.bytes + size
+        )
+    empty = groups.pop(((), ()), None)
+    sets = tuple(sorted(groups.values(), key=_frequent_first))
+    return sets, empty.containers if empty else 0
+
+
+def _frequent_first(group: FatbinSet) -> tuple[int, list[tuple[int, str]], list[tuple[int, str]]]:
+    """A key to sort groups of fat binaries by: their number, then their architectures."""
+    return -group.containers, list(map(order, group.sass)), list(map(order, group.ptx))
 
 
 def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
     """What a library's code needs beyond the level: all of it, or what runs on loading."""
     if code.on_load:
         return _on_load(data, file, code.level)
-    rules = code.chosen if isinstance(file, Elf) else None
-    if rules:
+    rules = None
+    scan = None
+    if code.chosen and isinstance(file, Elf):
         # Functions that are chosen at run time may need more; what runs on loading may not.
+        rules = code.chosen
         scan = scan_starts(data, file, code.level)
         if scan.result.beyond and not scan.result.not_checked:
             return _answer(code.level, scan.result, scan)
-    else:
-        scan = None
-    return _answer(code.level, scan_isa(data, file, code.level, rules), scan)._replace(starts=None)
+    result = scan_isa(data, file, code.level, rules)
+    return _answer(code.level, result, scan)._replace(starts=None)
 
 
 def _on_load(data: Buffer, file: Elf | Pe, level: str) -> Instructions:
@@ -309,7 +342,9 @@ def _answer(level: str, result: IsaResult, scan: InitScan | None) -> Instruction
         result: What the code needs beyond it.
         scan: What runs on loading, where that was followed.
     """
-    beyond = {find.feature: (find.count, find.places) for find in result.beyond}
+    beyond = {}
+    for find in result.beyond:
+        beyond[find.feature] = (find.count, find.places)
     answer = Instructions(level, beyond, result.undecodable, result.not_checked)
     if scan is None:
         return answer
@@ -382,39 +417,23 @@ def read_contents(
     symbols: dict[str, Symbols | DllSymbols] = {}
     dispatching: list[str] = []
 
-    def read_batch(names: list[str]) -> list[_Member]:
-        return [
-            _read_member(archive, name, code_of(name), with_symbols=with_symbols, device=device)
-            for name in names
-        ]
+    def read_member(name: str) -> _Member:
+        return _read_member(archive, name, code_of(name), with_symbols=with_symbols, device=device)
 
-    # Unpacking and hashing release the interpreter's lock.
-    with ThreadPoolExecutor(THREADS) as threads:
-        batches = list(_batches(archive))
-        tasks: dict[int, Future[list[_Member]]] = {}
-        # The largest first: a library of hundreds of megabytes would be read alone at the end.
-        sizes = [sum(archive.members[name].size for name in names) for names in batches]
-        for number in sorted(range(len(batches)), key=lambda number: -sizes[number]):
-            tasks[number] = threads.submit(read_batch, batches[number])
-        try:
-            for _, batch in sorted(tasks.items()):
-                if progress is not None:
-                    _wait(batch, archive, progress)
-                for member in batch.result():
-                    files[member.name] = member.sha256, member.size
-                    if member.library is not None:
-                        libraries.append(member.library)
-                    if member.symbols is not None:
-                        symbols[member.name] = member.symbols
-                    if member.chooses_code:
-                        dispatching.append(member.name)
-                if len(libraries) > _MAX_LIBRARIES:
-                    raise VerificationFailedError(
-                        f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected"
-                    )
-        except BaseException:
-            threads.shutdown(cancel_futures=True)
-            raise
+    # Closed at once where one fails: its threads must not outlive the archive.
+    with closing(_read_members(archive, read_member, progress)) as members:
+        for member in members:
+            files[member.name] = member.sha256, member.size
+            if member.library is not None:
+                libraries.append(member.library)
+            if member.symbols is not None:
+                symbols[member.name] = member.symbols
+            if member.chooses_code:
+                dispatching.append(member.name)
+            if len(libraries) > _MAX_LIBRARIES:
+                raise VerificationFailedError(
+                    f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected"
+                )
     return Contents(
         files=files,
         libraries=tuple(libraries),
@@ -422,6 +441,54 @@ def read_contents(
         dispatching=tuple(dispatching),
         dll_folders=_dll_folders(archive, files, libraries),
     )
+
+
+class _Member(NamedTuple):
+    """A member that was read."""
+
+    name: str
+    sha256: str
+    size: int
+    library: Library | None = None
+    symbols: Symbols | DllSymbols | None = None
+    chooses_code: bool = False
+
+
+class _Batch(NamedTuple):
+    """Files that are read one after the other: its place among the batches, their names, and the
+    bytes of all.
+    """
+
+    number: int
+    names: list[str]
+    size: int
+
+
+def _read_members(
+    archive: Archive, read: Callable[[str], _Member], progress: Progress | None
+) -> Generator[_Member]:
+    """Read the files of a wheel in several threads, and give them in their order.
+
+    Unpacking and hashing release the interpreter's lock.
+    """
+
+    def read_batch(batch: _Batch) -> list[_Member]:
+        return [read(name) for name in batch.names]
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        batches = list(_batches(archive))
+        tasks: dict[int, Future[list[_Member]]] = {}
+        # The largest first: a library of hundreds of megabytes would be read alone at the end.
+        for batch in sorted(batches, key=lambda batch: -batch.size):
+            tasks[batch.number] = threads.submit(read_batch, batch)
+        try:
+            for _, task in sorted(tasks.items()):
+                if progress is not None:
+                    _wait(task, archive, progress)
+                yield from task.result()
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
 
 
 def _wait(batch: Future[Any], archive: Archive, progress: Progress) -> None:
@@ -442,34 +509,25 @@ def _dll_folders(
     return added_by_code(sizes, dlls, archive.read)
 
 
-class _Member(NamedTuple):
-    """A member that was read."""
-
-    name: str
-    sha256: str
-    size: int
-    library: Library | None = None
-    symbols: Symbols | DllSymbols | None = None
-    chooses_code: bool = False
-
-
-def _batches(archive: Archive) -> Iterator[list[str]]:
+def _batches(archive: Archive) -> Iterator[_Batch]:
     """The files of a wheel in their order, small ones together: a task for each would cost more
     than reading them.
     """
-    batch: list[str] = []
+    number = 0
+    names: list[str] = []
     size = 0
     for name, entry in archive.members.items():
         if entry.is_dir:
             continue
-        batch.append(name)
+        names.append(name)
         size += entry.size
         if size >= _BATCH:
-            yield batch
-            batch = []
+            yield _Batch(number, names, size)
+            number += 1
+            names = []
             size = 0
-    if batch:
-        yield batch
+    if names:
+        yield _Batch(number, names, size)
 
 
 def _read_member(
@@ -512,22 +570,42 @@ def with_open_calls(archive: Archive, contents: Contents) -> tuple[Library, ...]
     A library that chooses its code at run time may need more than the level in a function that
     another one calls when it is loaded. Emulation shows whether it does.
     """
-    exports = {
-        path: _short(contents.symbols[path].exports)
-        for path in contents.dispatching
-        if path in contents.symbols
-    }
+    exports = {}
+    for path in contents.dispatching:
+        if path in contents.symbols:
+            exports[path] = _short(contents.symbols[path].exports)
+
     libraries = []
     for library in contents.libraries:
         code = library.instructions
-        exported = [names for path, names in exports.items() if path != library.path]
-        if code is not None and exported and library.path in contents.symbols:
-            imported = _taken(contents.symbols[library.path])
-            by_name = bool(imported & _BY_NAME) and _calls_by_name(archive, library, code)
-            if by_name or any(imported & names for names in exported):
+        symbols = contents.symbols.get(library.path)
+        if code is not None and symbols is not None:
+            exported = [names for path, names in exports.items() if path != library.path]
+            if exported and _may_call(archive, library, code, _taken(symbols), exported):
                 code = code._replace(open_ends=code.open_ends + 1)
         libraries.append(library._replace(instructions=code))
     return tuple(libraries)
+
+
+def _may_call(
+    archive: Archive,
+    library: Library,
+    code: Instructions,
+    imported: frozenset[str],
+    exported: Iterable[frozenset[str]],
+) -> bool:
+    """True if a library may call a function of another one when it is loaded.
+
+    Args:
+        archive: The wheel.
+        library: The library.
+        code: What is known of its machine code.
+        imported: The names that it takes.
+        exported: The names that each of the others gives.
+    """
+    if imported & _BY_NAME and _calls_by_name(archive, library, code):
+        return True
+    return any(imported & names for names in exported)
 
 
 def _calls_by_name(archive: Archive, library: Library, code: Instructions) -> bool:

@@ -37,9 +37,10 @@ class LibraryWheel:
 
     def holds_one_of(self, patterns: Sequence[str]) -> bool:
         """True if one of its libraries has a name that fits one of the patterns (`fnmatch`)."""
-        return any(
-            fnmatchcase(library, pattern) for library in self.libraries for pattern in patterns
-        )
+        for library in self.libraries:
+            if any(fnmatchcase(library, pattern) for pattern in patterns):
+                return True
+        return False
 
 
 def wheels_needed(
@@ -56,23 +57,33 @@ def wheels_needed(
         Those that hold what a library needs or opens, and the wheels that these need: NVIDIA's name
         them without a version, and pip would take the newest.
     """
-    names = {name for library in libraries for name in library.needed}
+    names: set[str] = set()
+    for library in libraries:
+        names.update(library.needed)
+
     in_use = []
+    packages: set[str] = set()
     for wheel in wheels:
         # What a library opens by name counts only where the wheel needs anything at all.
         is_opened = bool(names) and wheel.holds_one_of(opens)
         if is_opened or any(map(wheel.holds, names)):
             in_use.append(wheel)
-    packages = {package for wheel in in_use for package in wheel.requires}
+            packages.update(wheel.requires)
     return [wheel for wheel in wheels if wheel in in_use or wheel.package in packages]
 
 
 def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list[str]:
     """The patterns of `opens` that are of no library of `wheels`."""
-    patterns = [pattern for wheel in wheels for pattern in wheel.libraries]
-    return [name for name in opens if not any(_fit(name, pattern) for pattern in patterns)]
+    libraries: list[str] = []
+    for wheel in wheels:
+        libraries += wheel.libraries
+    remaining = []
+    for pattern in opens:
+        if not any(_fit(pattern, library) for library in libraries):
+            remaining.append(pattern)
+    return remaining
 
 
-def _fit(one: str, other: str) -> bool:
+def _fit(left: str, right: str) -> bool:
     """True if either is a pattern that the other fits."""
-    return fnmatchcase(one, other) or fnmatchcase(other, one)
+    return fnmatchcase(left, right) or fnmatchcase(right, left)

@@ -25,7 +25,8 @@ def check_name(name: str) -> None:
         VerificationFailedError: With the name and the reason.
     """
     _check_safe(name)
-    if problem := windows_problem(name):
+    problem = windows_problem(name)
+    if problem:
         refuse(problem, name)
 
 
@@ -38,27 +39,38 @@ def _check_safe(name: str) -> None:
     if not name or len(name) > _MAX_NAME:
         refuse("its name is empty or too long", name[:80])
     if not name.isprintable():
-        categories = {unicodedata.category(char) for char in name}
-        if categories & {"Cc", "Cs"}:
-            refuse("its name holds control characters", name)
-        if categories & {"Cf", "Zl", "Zp"}:
-            refuse(
-                "its name holds invisible characters or such as change the direction of writing",
-                ascii(name),
-            )
+        _check_characters(name)
     if "\\" in name or ":" in name:
         refuse("its name holds a backslash or a colon (a path or drive on Windows)", name)
     if name.startswith("/"):
         refuse("its name is an absolute path", name)
+    _check_parts(name)
+
+
+def _check_characters(name: str) -> None:
+    """Refuse characters that are not seen, or that change how others are."""
+    categories = set(map(unicodedata.category, name))
+    if categories & {"Cc", "Cs"}:
+        refuse("its name holds control characters", name)
+    if categories & {"Cf", "Zl", "Zp"}:
+        refuse(
+            "its name holds invisible characters or such as change the direction of writing",
+            ascii(name),
+        )
+
+
+def _check_parts(name: str) -> None:
+    """Refuse a path whose parts are too long or too many, or not in normal form."""
     parts = name.removesuffix("/").split("/")
-    if any(len(part.encode()) > _MAX_PART for part in parts):
+    longest = max(len(part.encode()) for part in parts)
+    if longest > _MAX_PART:
         refuse(
             f"a part of its path has more than {_MAX_PART} bytes, the most that disks take",
             name[:80],
         )
     if len(parts) > _MAX_DEPTH:
         refuse(f"more than {_MAX_DEPTH} folders deep", name)
-    if any(part in ("", ".", "..") for part in parts):
+    if not {"", ".", ".."}.isdisjoint(parts):
         refuse("its path is not in normal form (empty part, '.' or '..')", name)
 
 
@@ -85,10 +97,12 @@ def check_names(entries: list[Entry]) -> tuple[dict[str, Entry], dict[str, str]]
     for entry in entries:
         name = entry.name
         _check_safe(name)
-        if problem := windows_problem(name):
+        problem = windows_problem(name)
+        if problem:
             unportable[name] = problem
         key = _fold(name)
-        if twin := folded.get(key):
+        twin = folded.get(key)
+        if twin:
             _check_twin(name, twin)
             unportable[name] = f"differs only by case or normal form from {twin!r}"
         folded[key] = name
@@ -126,6 +140,7 @@ def _check_parents(parents: dict[str, str], folded: dict[str, str]) -> None:
 
 
 def _fold(name: str) -> str:
+    """A name as systems compare it that tell neither cases nor normal forms apart."""
     name = name.removesuffix("/")
     if name.isascii():
         return name.lower()
@@ -144,11 +159,13 @@ def check_link(name: str, raw: bytes) -> None:
         target = raw.decode()
     except UnicodeDecodeError:
         refuse("a symbolic link to a name that is not UTF-8", name)
-    parts = target.split("/")
-    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    below_root = target
+    ups = 0
+    while below_root == ".." or below_root.startswith("../"):
+        below_root = below_root[3:]
+        ups += 1
     if ups > name.count("/"):
         refuse(f"a symbolic link out of the wheel, to {target!r}", name)
-    below_root = "/".join(parts[ups:])
     if below_root:
         try:
             check_name(below_root)

@@ -29,10 +29,10 @@ from farm.wheel.archive import Archive
 _LIMIT = 4 << 20
 _MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in memory
 _MAX_TAGS = 1000  # of a wheel
-_ENDLESS = re.compile(
-    r"\d{1000}"
-)  # packaging ends with int's error at 4300 digits, not with its own
+# packaging ends with int's error at 4300 digits, not with its own.
+_ENDLESS = re.compile(r"\d{1000}")
 # A build number has at most 64 bits for uv.
+_NAME_FORM = "not name-version[-build]-python-abi-platform.whl"
 _NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9]{1,18}(?![0-9])[^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
 
 
@@ -87,32 +87,36 @@ class DistInfo(NamedTuple):
 def parse_wheel_name(filename: str) -> WheelName:
     """Take a wheel's file name apart, or `VerificationFailedError`."""
     match = _NAME.fullmatch(filename)
-    tags = _expanded(match[3]) if match else set()
     try:
+        if match is None:
+            raise ValueError(_NAME_FORM)
+        name, version_text, tag_text = match.groups()
+        tags = _expanded(tag_text)
         # `__`: packaging refuses it in a name.
-        if not match or not tags or "__" in match[1]:
-            raise ValueError("not name-version[-build]-python-abi-platform.whl")
-        version = str(Version(match[2]))
+        if not tags or "__" in name:
+            raise ValueError(_NAME_FORM)
+        version = str(Version(version_text))
     except ValueError as error:
-        hint = None
-        was = undo_download_name(filename)
-        if was != filename and _NAME.fullmatch(was) and re.fullmatch(r"[\w.+!-]+", was, re.ASCII):
-            hint = f"rename it as it was before its download: {was}"
         raise VerificationFailedError(
-            f"{filename!r} is not a wheel's file name ({error})", hint=hint
+            f"{filename!r} is not a wheel's file name ({error})", hint=_hint_on_name(filename)
         ) from error
-    parts = tuple(filename.removesuffix(".whl").split("-"))
-    return WheelName(canonicalize_name(match[1]), version, frozenset(map("-".join, tags)), parts)
+    parts = filename.removesuffix(".whl").split("-")
+    return WheelName(canonicalize_name(name), version, tags, tuple(parts))
+
+
+def _hint_on_name(filename: str) -> str | None:
+    """What to do where a download has changed a wheel's file name."""
+    original = undo_download_name(filename)
+    if original == filename or not _NAME.fullmatch(original):
+        return None
+    if not re.fullmatch(r"[\w.+!-]+", original, re.ASCII):
+        return None
+    return f"rename it as it was before its download: {original}"
 
 
 def read_dist_info(archive: Archive) -> DistInfo:
     """Read the one `.dist-info` folder, or `VerificationFailedError`."""
-    # pip and installer count a file of such a name too.
-    folders = {name.partition("/")[0] for name in archive.members if ".dist-info" in name}
-    folders = {folder for folder in folders if folder.endswith(".dist-info")}
-    if len(folders) != 1:
-        raise VerificationFailedError(f"{len(folders)} .dist-info folders; a wheel has one")
-    [folder] = folders
+    folder = _dist_info_folder(archive)
     # Raises where it is absent. What is in it, those read who compare it.
     archive.entry(f"{folder}/RECORD")
     metadata = _headers(archive, f"{folder}/METADATA")
@@ -120,16 +124,37 @@ def read_dist_info(archive: Archive) -> DistInfo:
     lines = [line.strip() for line in wheel.get("tag", ())]
     if sum(map(_count, lines)) > _MAX_TAGS:
         raise VerificationFailedError(f"{folder}: more than {_MAX_TAGS} tags")
+    tags: set[str] = set()
+    no_tags = []
+    for line in lines:
+        expanded = _expanded(line)
+        tags |= expanded
+        if not expanded:
+            no_tags.append(line)
     return DistInfo(
         folder=folder,
         name=_one(metadata, "Name", f"{folder}/METADATA"),
         version=_one(metadata, "Version", f"{folder}/METADATA"),
         requires_python=next(iter(metadata.get("requires-python", ())), None),
         requires_dist=tuple(metadata.get("requires-dist", ())),
-        tags=frozenset("-".join(tag) for line in lines for tag in _expanded(line)),
-        no_tags=tuple(line for line in lines if not _expanded(line)),
+        tags=frozenset(tags),
+        no_tags=tuple(no_tags),
         wheel_headers=wheel,
     )
+
+
+def _dist_info_folder(archive: Archive) -> str:
+    """The name of the one `.dist-info` folder."""
+    folders = set()
+    for name in archive.members:
+        # pip and installer count a file of such a name too.
+        if ".dist-info" in name:
+            folder = name.partition("/")[0]
+            if folder.endswith(".dist-info"):
+                folders.add(folder)
+    if len(folders) != 1:
+        raise VerificationFailedError(f"{len(folders)} .dist-info folders; a wheel has one")
+    return folders.pop()
 
 
 def same_version(left: str, right: str) -> bool:
@@ -188,16 +213,21 @@ def without_local_pins(metadata: bytes) -> bytes:
 
 def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:
     """METADATA with further Requires-Dist headers; everything else stays byte for byte."""
-    head, gap, body = _split(metadata)
-    end = b"\r\n" if b"\r\n" in metadata else b"\n"
-    lines = b"".join(b"Requires-Dist: " + requirement.encode() + end for requirement in requires)
-    if gap:  # the last header's line end belongs to the gap
-        if lines:
-            return head + end + lines.removesuffix(end) + gap + body
+    if not requires:
         return metadata
-    if lines and not head.endswith(b"\n"):
+    head, gap, body = _split(metadata)
+    end = _line_end(metadata)
+    lines = [b"Requires-Dist: " + requirement.encode() for requirement in requires]
+    if gap:  # the last header's line end belongs to the gap
+        return end.join([head, *lines]) + gap + body
+    if not head.endswith(b"\n"):
         head += end
-    return head + lines
+    return head + end.join([*lines, b""])
+
+
+def _line_end(text: bytes) -> bytes:
+    """How the lines of a file end."""
+    return b"\r\n" if b"\r\n" in text else b"\n"
 
 
 def with_description(metadata: bytes, text: str) -> bytes:
@@ -213,16 +243,21 @@ def with_description(metadata: bytes, text: str) -> bytes:
 def with_build(wheel: bytes, build: str) -> bytes:
     """WHEEL with this Build header, before its tags; with none for no build."""
     head, gap, body = _split(wheel)
-    end = b"\r\n" if b"\r\n" in wheel else b"\n"
-    lines = [line for line in head.splitlines() if not line.lower().startswith(b"build:")]
+    lines: list[bytes] = []
+    first_tag = None
+    for line in head.splitlines():
+        header = line.lower()
+        if header.startswith(b"build:"):
+            continue
+        if header.startswith(b"tag:") and first_tag is None:
+            first_tag = len(lines)
+        lines.append(line)
     if build:
-        first = next(
-            (at for at, line in enumerate(lines) if line.lower().startswith(b"tag:")), len(lines)
-        )
-        lines.insert(first, b"Build: " + build.encode())
+        place = len(lines) if first_tag is None else first_tag
+        lines.insert(place, b"Build: " + build.encode())
     if head.endswith((b"\r", b"\n")):
         lines.append(b"")
-    return end.join(lines) + gap + body
+    return _line_end(wheel).join(lines) + gap + body
 
 
 def with_tags(wheel: bytes, tags: Sequence[str]) -> bytes:
@@ -235,12 +270,14 @@ def with_tags(wheel: bytes, tags: Sequence[str]) -> bytes:
         name = line.partition(":")[0].lower()
         if line and name != "tag":
             headers.setdefault(name, line)
-    return "".join(
-        f"{line}\n" for line in (*headers.values(), *(f"Tag: {tag}" for tag in tags))
-    ).encode()
+    lines = list(headers.values())
+    for tag in tags:
+        lines.append(f"Tag: {tag}")
+    return "\n".join([*lines, ""]).encode()
 
 
 def _split(text: bytes) -> tuple[bytes, bytes, bytes]:
+    """Headers, the empty line behind them, and what follows."""
     gap = re.search(rb"\r?\n\r?\n", text)
     if gap:
         return (text[: gap.start()], gap[0], text[gap.end() :])
@@ -248,12 +285,14 @@ def _split(text: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
+    """The headers of METADATA or WHEEL, by name in lower case."""
     try:
         text = archive.read(member, _LIMIT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise VerificationFailedError(f"member {member!r}: not UTF-8") from error
     # Headers alone: the description below them may be long.
-    if len(_split(text.encode())[0]) > _MAX_HEADERS:
+    head, _, _ = _split(text.encode())
+    if len(head) > _MAX_HEADERS:
         raise VerificationFailedError(
             f"member {member!r}: more than {_MAX_HEADERS} bytes of headers"
         )
@@ -263,6 +302,12 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
         if name.lower() == "wheel-version" and name != "Wheel-Version":
             continue  # uv knows it in this spelling alone
         headers.setdefault(name.lower(), []).append(value)
+    _check_headers(headers, member)
+    return headers
+
+
+def _check_headers(headers: Mapping[str, list[str]], member: str) -> None:
+    """Refuse what cannot be shown, or be read as a number, in the headers that are read here."""
     for key in ("Name", "Version", "Requires-Python", "Requires-Dist", "Tag"):
         for value in headers.get(key.lower(), ()):
             if not value.isprintable():
@@ -271,10 +316,10 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
                 raise VerificationFailedError(
                     f"member {member!r}: a number of a thousand digits in {key}"
                 )
-    return headers
 
 
 def _one(headers: dict[str, list[str]], key: str, member: str) -> str:
+    """The value of a header that must be there once."""
     values = headers.get(key.lower(), [])
     if len(values) != 1:
         raise VerificationFailedError(
@@ -290,17 +335,15 @@ def _count(tag: str) -> int:
     return prod(part.count(".") + 1 for part in tag.split("-"))
 
 
-def _expanded(tag: str) -> set[tuple[str, ...]]:
-    """(python, abi, platform) of each tag that one of the form `cp38.cp39-abi3-linux_x86_64` stands
-    for; or none.
-    """
-    parts = [part.split(".") for part in tag.lower().split("-")]
+def _expanded(tag: str) -> frozenset[str]:
+    """Each tag that one of the form `cp38.cp39-abi3-linux_x86_64` stands for; or none."""
+    parts = tag.lower().split("-")
     if len(parts) != 3:
-        return set()
-    pythons, abis, platforms = parts
+        return frozenset()
+    pythons, abis, platforms = (part.split(".") for part in parts)
     if not all(map(str.isidentifier, pythons)) or "" in abis or "" in platforms:
-        return set()
-    return set(product(pythons, abis, platforms))
+        return frozenset()
+    return frozenset(map("-".join, product(pythons, abis, platforms)))
 
 
 # "Binary distribution format": sha256 or better. In bytes of the digest.
@@ -355,12 +398,15 @@ def parse_record(content: bytes) -> list[Row]:
 
 
 def _row(number: int, line: list[str]) -> Row:
+    """A row of RECORD from the columns of its line."""
     if len(line) != 3:
         raise VerificationFailedError(f"RECORD line {number}: {len(line)} columns instead of 3")
     path, digest, size = line
-    if not (size == "" or (size.isascii() and size.isdigit() and len(size) <= _SIZE)):
-        raise VerificationFailedError(f"RECORD line {number}: {size[:40]!r} is not a size")
-    length = int(size) if size else None
+    length = None
+    if size:
+        if not size.isascii() or not size.isdigit() or len(size) > _SIZE:
+            raise VerificationFailedError(f"RECORD line {number}: {size[:40]!r} is not a size")
+        length = int(size)
     if not digest:
         return Row(path, None, length)
     algorithm, _, value = digest.partition("=")
@@ -435,8 +481,10 @@ def compare_record(
             problems.append((path, "listed twice in RECORD"))
         elif path not in files:
             problems.append((path, "listed in RECORD but not in the wheel"))
-        elif problem := _compare_row(archive, row, files[path], hashed=path not in unhashed):
-            problems.append((path, problem))
+        else:
+            problem = _compare_row(archive, row, files[path], hashed=path not in unhashed)
+            if problem:
+                problems.append((path, problem))
         paths.add(path)
     if record not in paths:
         problems.append((record, "RECORD does not list itself"))
@@ -447,6 +495,14 @@ def compare_record(
 
 
 def _compare_row(archive: Archive, row: Row, file: tuple[str, int], *, hashed: bool) -> str | None:
+    """What is wrong with a row of RECORD; None where it is right.
+
+    Args:
+        archive: The wheel.
+        row: The row.
+        file: The sha256 and the length of its file.
+        hashed: It must have both.
+    """
     sha256, size = file
     if row.digest is None:
         if hashed:

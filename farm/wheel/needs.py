@@ -36,7 +36,7 @@ from farm.base.requirement import read_requirement
 from farm.policy.rules import defaults
 from farm.wheel.archive import Archive
 from farm.wheel.library import Library, read_contents
-from farm.wheel.metadata import DistInfo, parse_wheel_name, read_dist_info, same_name
+from farm.wheel.metadata import DistInfo, WheelName, parse_wheel_name, read_dist_info, same_name
 from farm.wheel.pe import added_folders, fits, openmp_runtimes, owner
 from farm.wheel.tags import SystemNeed, is_system_library
 
@@ -77,10 +77,9 @@ TWO_OPENMP = (
 
 def two_openmp(library: Library) -> str | None:
     """The OpenMP runtimes that a DLL imports, where there is more than one."""
-    if library.format == "pe":
-        runtimes = openmp_runtimes((*library.needed, *library.delay_needed))
-    else:
-        runtimes = []
+    if library.format != "pe":
+        return None
+    runtimes = openmp_runtimes((*library.needed, *library.delay_needed))
     return ", ".join(runtimes) if len(runtimes) > 1 else None
 
 
@@ -219,12 +218,21 @@ def resolve(
             driver's.
         dll_folders: Folders in which the package's own code has Windows look, in lower case.
     """
-    everything = list(libraries)
     loadable = []
-    for library in everything:
-        if library.is_loadable and library.format == "elf":
+    dlls = []
+    for library in libraries:
+        if library.format == "pe":
+            dlls.append(library)
+        elif library.is_loadable:
             loadable.append(library)
-    dependency_libraries = [library for library in dependencies if library.is_loadable]
+    dependency_libraries = []
+    dependency_dlls = []
+    for library in dependencies:
+        if library.is_loadable:
+            dependency_libraries.append(library)
+            if library.format == "pe":
+                dependency_dlls.append(library)
+
     files = _ElfFiles(loadable, dependency_libraries)
     inherited = _inherited(loadable, files.places)
     needs = []
@@ -233,8 +241,6 @@ def resolve(
         for name in library.needed:
             paths = _paths(library, name, folders)
             needs.append(files.need(library, name, paths, (*DRIVER, *exclude)))
-    dlls = [library for library in everything if library.format == "pe"]
-    dependency_dlls = [library for library in dependency_libraries if library.format == "pe"]
     return needs + resolve_dlls(dlls, exclude, dependency_dlls, dll_folders)
 
 
@@ -254,9 +260,14 @@ def _inherited(
     """Folders that libraries without RUNPATH inherit as RPATH from those that need them, directly
     or in turn.
     """
-    by_path = {library.path: library for library in libraries}
+    by_path = {}
+    waiting = []
+    for library in libraries:
+        by_path[library.path] = library
+        if library.search_path and not library.has_runpath:
+            waiting.append(library)
+
     inherited: dict[str, list[str]] = {}
-    waiting = [library for library in libraries if not library.has_runpath and library.search_path]
     # RPATHs pass from library to library until nothing new arrives; the bound is for wheels that
     # are made to go on.
     for _ in range(len(libraries) * _MAX_ROUNDS):
@@ -274,47 +285,118 @@ def _inherited(
                 path = places.get((place, library.machine))
                 if path is None or path == library.path or by_path[path].has_runpath:
                     continue
-                so_far = inherited.setdefault(path, [])
-                new = [entry for entry in folders if entry not in so_far]
-                if new:
-                    so_far += new
+                if _add_new(inherited.setdefault(path, []), folders):
                     waiting.append(by_path[path])
                 break
     return inherited
 
 
+def _add_new(entries: list[str], further: Iterable[str]) -> bool:
+    """Add the further entries that a list lacks; True if there are any."""
+    new = [entry for entry in further if entry not in entries]
+    entries += new
+    return bool(new)
+
+
 def search_folders(library: Library) -> list[str]:
     """The folders inside the installed wheel where the loader looks for what `library` needs."""
-    # Other entries lead out of the wheel: to the system, or to the machine that built it.
-    folders = (inside(library.path, entry) for entry in library.search_path)
-    return [folder for folder in folders if folder is not None]
+    folders = []
+    for entry in library.search_path:
+        folder = inside(library.path, entry)
+        # Other entries lead out of the wheel: to the system, or to the machine that built it.
+        if folder is not None:
+            folders.append(folder)
+    return folders
 
 
 def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[SystemNeed]:
     """Needs of each library that the system must meet: all that the wheel itself does not."""
-    inside: dict[str, set[str]] = {}
+    in_wheel: dict[str, set[str]] = {}
     for need in needs:
         if need.answer in (Answer.WHEEL, Answer.DEPENDENCY, Answer.UNREACHABLE):
-            inside.setdefault(need.who, set()).add(need.name)
+            in_wheel.setdefault(need.who, set()).add(need.name)
     result = []
     for library in libraries:
         if not library.is_loadable or library.format != "elf":
             continue
-        answered = inside.get(library.path, set())
+        answered = in_wheel.get(library.path, set())
         versions: set[str] = set()
         for file, names in library.versions.items():
             if file not in answered:
                 versions.update(names)
-        names_outside = frozenset(library.needed) - answered
-        result.append(SystemNeed(library.path, names_outside, frozenset(versions)))
+        need_of_library = SystemNeed(
+            who=library.path,
+            libraries=frozenset(library.needed) - answered,
+            versions=frozenset(versions),
+        )
+        result.append(need_of_library)
     return result
 
 
 def wants(library: Library) -> Iterator[tuple[str, str]]:
     """(name, when) of every DLL that a library asks for; see `Need.when`."""
-    yield from ((name, "load") for name in library.needed)
-    yield from ((name, "call") for name in library.delay_needed)
-    yield from ((name, "name") for name in library.named)
+    for name in library.needed:
+        yield name, "load"
+    for name in library.delay_needed:
+        yield name, "call"
+    for name in library.named:
+        yield name, "name"
+
+
+class _DllFiles:
+    """What Windows' loader finds in the wheel, and in the wheels that are installed beside it.
+
+    Names are in lower case: Windows' names do not tell cases apart, and neither does its loader.
+
+    Attributes:
+        places: The DLLs by folder below site-packages, name and machine.
+        names: By name and machine alone.
+        added: The folders that packages add to the search.
+        dependency_paths: The paths of the DLLs of dependencies.
+    """
+
+    def __init__(
+        self,
+        libraries: Iterable[Library],
+        dependencies: Sequence[Library],
+        dll_folders: Collection[str],
+    ) -> None:
+        self.places: dict[tuple[str, str, str], str] = {}
+        self.names: dict[tuple[str, str], str] = {}
+        added = set(dll_folders)
+        for library in (*libraries, *dependencies):
+            folder, name = posixpath.split(installed_path(library.path).lower())
+            self.places[folder, name, library.machine] = library.path
+            self.names.setdefault((name, library.machine), library.path)
+            if fits(folder, added_folders()) or folder.endswith(".libs"):
+                added.add(folder)
+        self.added = sorted(added)
+        self.dependency_paths = {library.path for library in dependencies}
+
+    def need(self, library: Library, name: str, when: str, exclude: Sequence[str]) -> Need:
+        """Who answers a need, in the loader's order."""
+        by = self._reached(library, name)
+        if by in self.dependency_paths:
+            return Need(library.path, name, Answer.DEPENDENCY, by, when)
+        answer = _answer(name, by, exclude)
+        if answer is Answer.MISSING:
+            # In the wheel all the same? Then it is where the loader does not look.
+            by = self.names.get((name.lower(), library.machine))
+            if by:
+                answer = Answer.UNREACHABLE
+        return Need(library.path, name, answer, by, when)
+
+    def _reached(self, library: Library, name: str) -> str | None:
+        """The file that the loader finds: in the DLL's own folder (Python loads modules so), or in
+        one that packages add.
+        """
+        own_folder = posixpath.dirname(installed_path(library.path).lower())
+        low = name.lower()
+        for folder in (own_folder, *self.added):
+            path = self.places.get((folder, low, library.machine))
+            if path is not None:
+                return path
+        return None
 
 
 def resolve_dlls(
@@ -332,32 +414,11 @@ def resolve_dlls(
         dll_folders: Folders in which the package's own code has Windows look, in lower case.
     """
     loadable = [library for library in libraries if library.is_loadable]
-    places: dict[tuple[str, str, str], str] = {}
-    names: dict[tuple[str, str], str] = {}
-    added: set[str] = set(dll_folders)
-    dependency_paths = {library.path for library in dependencies}
-    for library in (*loadable, *dependencies):
-        # Windows' names do not tell cases apart, and neither does its loader.
-        folder, name = posixpath.split(installed_path(library.path).lower())
-        places[folder, name, library.machine] = library.path
-        names.setdefault((name, library.machine), library.path)
-        if fits(folder, added_folders()) or folder.endswith(".libs"):
-            added.add(folder)
+    files = _DllFiles(loadable, dependencies, dll_folders)
     needs = []
     for library in loadable:
-        # Where the loader looks: the DLL's own folder (Python loads modules so), then those that
-        # packages add.
-        path = installed_path(library.path).lower()
-        folders = [posixpath.dirname(path), *sorted(added)]
         for name, when in wants(library):
-            keys = ((folder, name.lower(), library.machine) for folder in folders)
-            by = next((places[key] for key in keys if key in places), None)
-            answer = Answer.DEPENDENCY if by in dependency_paths else _answer(name, by, exclude)
-            if answer is Answer.MISSING:
-                # In the wheel all the same? Then it is where the loader does not look.
-                by = names.get((name.lower(), library.machine))
-                answer = Answer.UNREACHABLE if by else Answer.MISSING
-            needs.append(Need(who=library.path, name=name, answer=answer, by=by, when=when))
+            needs.append(files.need(library, name, when, exclude))
     return needs
 
 
@@ -394,20 +455,18 @@ def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[Dependency
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: no such file or folder")
-        files = sorted(path.glob("*.whl")) if path.is_dir() else [path]
+        files = [path]
+        if path.is_dir():
+            files = sorted(path.glob("*.whl"))
         for file in files:
             name = parse_wheel_name(file.name)
-            fits = any(
-                same_name(requirement.name, name.name)
-                and requirement.specifier.contains(name.version, prereleases=True)
-                for requirement in requirements
-            )
-            if not fits and path.is_dir():
-                continue
-            if not fits:
+            if not _is_required(name, requirements):
+                if path.is_dir():
+                    continue
+                requires = ", ".join(map(str, requirements)) or "nothing"
                 raise UsageError(
                     f"{file.name} is not a dependency of {info.name} {info.version}",
-                    hint=f"its METADATA requires: {', '.join(map(str, requirements)) or 'nothing'}",
+                    hint=f"its METADATA requires: {requires}",
                 )
             if name.name in wheels:
                 raise UsageError(
@@ -415,6 +474,16 @@ def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[Dependency
                 )
             wheels[name.name] = file
     return tuple(_read(file) for _, file in sorted(wheels.items()))
+
+
+def _is_required(wheel: WheelName, requirements: Iterable[Requirement]) -> bool:
+    """True if a wheel meets one of the requirements."""
+    for requirement in requirements:
+        if not same_name(requirement.name, wheel.name):
+            continue
+        if requirement.specifier.contains(wheel.version, prereleases=True):
+            return True
+    return False
 
 
 def required(info: DistInfo) -> set[str]:
@@ -426,30 +495,40 @@ def brings(library: str, requires: Iterable[str]) -> str | None:
     """The requirement whose wheel has a library, by their names: `nvidia-cublas-cu12` has
     `libcublasLt.so.12`.
     """
-    stem = re.sub(r"[^a-z0-9]", "", re.sub(r"^lib|\.(so|dll)\b.*", "", library.lower()))
-    owner = next(
-        (
-            line.split()[0]
-            for line in defaults("brought_by")
-            if fnmatchcase(library, line.split()[1])
-        ),
-        None,
-    )
+    bare_name = re.sub(r"^lib|\.(so|dll)\b.*", "", library.lower())
+    stem = re.sub(r"[^a-z0-9]", "", bare_name)
+    package = _package_of(library)
     longest = 0
     best = None
     for line in requires:
         text = line.partition(";")[0].strip()
         name = canonicalize_name(re.split(r"[^\w.-]", text, maxsplit=1)[0])
-        if name == owner:
+        if name == package:
             return text
-        words = [word.removeprefix("py") for word in name.split("-") if word != "nvidia"]
-        length = max(
-            (len(word) for word in words if len(word) > 2 and stem.startswith(word)), default=0
-        )
+        length = _common_length(name, stem)
         if length > longest:
             longest = length
             best = text
     return best
+
+
+def _package_of(library: str) -> str | None:
+    """The package whose wheel has a library, by the list of those whose names do not tell."""
+    for line in defaults("brought_by"):
+        package, pattern, *_ = line.split()
+        if fnmatchcase(library, pattern):
+            return package
+    return None
+
+
+def _common_length(package: str, stem: str) -> int:
+    """The length of the longest word of a package's name with which a library's stem begins."""
+    longest = 0
+    for part in package.split("-"):
+        word = part.removeprefix("py")
+        if part != "nvidia" and len(word) > 2 and stem.startswith(word):
+            longest = max(longest, len(word))
+    return longest
 
 
 def _requirements(info: DistInfo) -> list[Requirement]:

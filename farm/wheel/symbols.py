@@ -71,23 +71,25 @@ def missing_names(
         table = symbols.get(library.path)
         if library.error or not library.is_loadable or table is None:
             continue
+        library_needs = needs_of.get(library.path, [])
         if isinstance(table, DllSymbols):
-            yield from _not_exported(library, table, needs_of.get(library.path, []), symbols)
+            yield from _not_exported(library, table, library_needs, symbols)
         elif table.error:
             yield library.path, table.error
         else:
-            missing = [
-                *_missing_versioned(library, table, needs_of.get(library.path, []), symbols),
-                *_missing_unversioned(library, table, needs_of, exported, tags),
-            ]
+            missing = list(_missing_versioned(library, table, library_needs, symbols))
+            missing += _missing_unversioned(library, table, needs_of, exported, tags)
             if missing:
                 yield library.path, f"undefined symbol: {first_of(sorted(missing), _MAX_LISTED)}"
 
 
 def given_names(symbols: _Tables) -> frozenset[str]:
     """All names that the ELF libraries give to others."""
-    tables = [table.exports for table in symbols.values() if isinstance(table, Symbols)]
-    return frozenset().union(*tables)
+    names: set[str] = set()
+    for table in symbols.values():
+        if isinstance(table, Symbols):
+            names.update(table.exports)
+    return frozenset(names)
 
 
 def _missing_versioned(
@@ -99,12 +101,11 @@ def _missing_versioned(
         if not file:
             continue
         giver = symbols.get(inside.get(file) or "")
+        is_missing = False
         if isinstance(giver, Symbols):
             is_missing = _does_not_give(giver, name, version)
-        else:
-            is_missing = library.machine == "x86_64" and (
-                _lacks_glibc(file, version, name) or _lacks_cxx(file, version, name)
-            )
+        elif library.machine == "x86_64":
+            is_missing = _lacks_glibc(file, version, name) or _lacks_cxx(file, version, name)
         if is_missing:
             yield f"{name}@{version} of {file}"
 
@@ -140,7 +141,8 @@ def _missing_unversioned(
         if file or name in given or name in _names_in("glibc_symbols.txt"):
             continue
         if _CXX.match(name):
-            is_missing = library.machine == "x86_64" and name not in _names_in("cxx_symbols.txt")
+            names_of_runtime = _names_in("cxx_symbols.txt")
+            is_missing = library.machine == "x86_64" and name not in names_of_runtime
         elif _PYTHON.match(name):
             is_missing = is_invented(name, library.path, tags)
         else:
@@ -165,6 +167,7 @@ def _lacks_cxx(file: str, version: str, name: str) -> bool:
 
 @cache
 def _names_in(file: str) -> frozenset[str]:
+    """The names of a list that lies beside this module; lines that begin with # are comments."""
     text = (resources.files("farm.wheel") / file).read_text(encoding="ascii")
     return frozenset(line for line in text.splitlines() if not line.startswith("#"))
 
@@ -184,7 +187,7 @@ def _all_known(member: str, table: Symbols, needs_of: Mapping[str, list[Need]]) 
                 if need.by not in reached:
                     reached.add(need.by)
                     waiting.append(need.by)
-            elif not (need.answer is Answer.SYSTEM and _VERSIONED.fullmatch(need.name)):
+            elif need.answer is not Answer.SYSTEM or not _VERSIONED.fullmatch(need.name):
                 return False
     return True
 
@@ -197,15 +200,16 @@ def _not_exported(
     for dll, imported in table.imports.items():
         giver = symbols.get(inside.get(dll) or "")
         if isinstance(giver, DllSymbols):
-            missing = sorted(imported - giver.exports)
+            missing = imported - giver.exports
             reason = "which does not export it"
         else:
-            missing = sorted(
+            missing = frozenset(
                 name for name in imported if _windows_lacks(dll, name, library.machine)
             )
             reason = NEWER_WINDOWS
         if missing:
-            yield library.path, f"takes {first_of(missing, _MAX_LISTED)} from {dll}, {reason}"
+            names = first_of(sorted(missing), _MAX_LISTED)
+            yield library.path, f"takes {names} from {dll}, {reason}"
 
 
 def _windows_lacks(dll: str, name: str, machine: str) -> bool:

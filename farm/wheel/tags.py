@@ -65,26 +65,28 @@ class SystemNeed(NamedTuple):
 def levels() -> tuple[Level, ...]:
     """All manylinux levels of the installed auditwheel, oldest glibc first."""
     file = resources.files("auditwheel") / "policy" / "manylinux-policy.json"
-    # auditwheel also lists `linux`, which promises nothing.
-    by_name = [
-        _level(raw)
-        for raw in json.loads(file.read_text(encoding="utf-8"))
-        if raw["name"] != DEFAULT
-    ]
-    return tuple(sorted(by_name, key=lambda level: level.glibc))
+    all_levels = []
+    for raw in json.loads(file.read_text(encoding="utf-8")):
+        # auditwheel also lists `linux`, which promises nothing.
+        if raw["name"] != DEFAULT:
+            all_levels.append(_level(raw))
+    return tuple(sorted(all_levels, key=lambda level: level.glibc))
 
 
 def _level(raw: dict[str, Any]) -> Level:
+    """A level as auditwheel writes it."""
     _, major, minor = raw["name"].split("_")
+    versions: dict[str, dict[str, frozenset[str]]] = {}
+    for machine, families in raw["symbol_versions"].items():
+        versions[machine] = {}
+        for family, names in families.items():
+            versions[machine][family] = frozenset(names)
     return Level(
         name=raw["name"],
         glibc=(int(major), int(minor)),
         aliases=tuple(raw["aliases"]),
         libraries=frozenset(raw["lib_whitelist"]),
-        versions={
-            machine: {family: frozenset(names) for family, names in families.items()}
-            for machine, families in raw["symbol_versions"].items()
-        },
+        versions=versions,
     )
 
 
@@ -92,7 +94,9 @@ def is_system_library(name: str) -> bool:
     """True if some level lets a wheel expect this library on the system, or it is musl, which
     `platform` refuses.
     """
-    return bool(re.fullmatch(rf"{LOADER}|{_MUSL}", name)) or name in levels()[-1].libraries
+    if re.fullmatch(rf"{LOADER}|{_MUSL}", name):
+        return True
+    return name in levels()[-1].libraries
 
 
 def earned_level(needs: Iterable[SystemNeed], machine: str) -> Level:
@@ -101,27 +105,35 @@ def earned_level(needs: Iterable[SystemNeed], machine: str) -> Level:
     Libraries that no level knows (drivers, what was excluded on purpose) are passed over.
     """
     all_needs = list(needs)
-    if musl := next((need.who for need in all_needs if for_musl(need.who, need.libraries)), None):
-        raise VerificationFailedError(
-            f"{musl} is for musl (Alpine Linux), for which there are no wheels here",
-            hint="build it on a system with glibc, or leave it out",
-        )
+    for need in all_needs:
+        if for_musl(need.who, need.libraries):
+            raise VerificationFailedError(
+                f"{need.who} is for musl (Alpine Linux), for which there are no wheels here",
+                hint="build it on a system with glibc, or leave it out",
+            )
     candidates = [level for level in levels() if machine in level.versions]
     if not candidates:
         raise VerificationFailedError(f"no manylinux level exists for {machine}")
     # Oldest glibc first: the first that fits is the widest promise.
     for level in candidates:
-        if not any(unmet_needs(level, need, machine) for need in all_needs):
+        problem = _first_unmet(level, all_needs, machine)
+        if problem is None:
             return level
-    newest = candidates[-1]
-    who, unmet_need = next(
-        (need.who, unmet[0]) for need in all_needs if (unmet := unmet_needs(newest, need, machine))
-    )
     raise VerificationFailedError(
-        f"{who} needs {unmet_need}, which no manylinux level has (the newest known is "
-        f"{newest.name})",
+        f"{problem}, which no manylinux level has (the newest known is {candidates[-1].name})",
         hint="build on an older distribution, or upgrade auditwheel, which brings the levels",
     )
+
+
+def _first_unmet(level: Level, needs: Iterable[SystemNeed], machine: str) -> str | None:
+    """The first library that needs more than a level promises, and what; None where it promises
+    enough.
+    """
+    for need in needs:
+        unmet = unmet_needs(level, need, machine)
+        if unmet:
+            return f"{need.who} needs {unmet[0]}"
+    return None
 
 
 def level_of_tag(tag: str) -> tuple[Level, str] | None:
@@ -148,14 +160,18 @@ def _between(tag: str) -> tuple[Level, str] | None:
     lower_levels = [level for level in levels() if level.glibc < (2, minor)]
     if not lower_levels:
         return None
-    level = lower_levels[-1]
-    newer = {f"2.{minor_version}" for minor_version in range(level.glibc[1] + 1, minor + 1)}
+    lower = lower_levels[-1]
+    newer = {f"2.{number}" for number in range(lower.glibc[1] + 1, minor + 1)}
     versions = {}
-    for machine, families in level.versions.items():
+    for machine, families in lower.versions.items():
         versions[machine] = {**families, "GLIBC": families["GLIBC"] | newer}
-    return level._replace(
-        name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions
-    ), match[2]
+    level = lower._replace(
+        name=f"manylinux_2_{minor}",
+        glibc=(2, minor),
+        aliases=(),
+        versions=versions,
+    )
+    return level, match[2]
 
 
 def unmet_needs(level: Level, need: SystemNeed, machine: str) -> list[str]:
@@ -176,10 +192,8 @@ def unmet_needs(level: Level, need: SystemNeed, machine: str) -> list[str]:
             missing.append(version)
     # Only what some level lists is held against this one; other libraries are drivers or were
     # excluded.
-    policy_libraries = levels()[-1].libraries
-    missing += [
-        name for name in need.libraries if name in policy_libraries and name not in level.libraries
-    ]
+    of_some_level = need.libraries & levels()[-1].libraries
+    missing += of_some_level - level.libraries
     return sorted(missing)
 
 
@@ -187,12 +201,13 @@ def for_musl(member: str, needed: Iterable[str]) -> bool:
     """True if a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's
     name for musl.
     """
-    names = list(needed)
-    if any(re.fullmatch(_MUSL, name) for name in names):
-        return True
-    return re.search(_MUSL_MODULE, member) is not None and not any(
-        re.fullmatch(_GLIBC, name) for name in names
-    )
+    needs_glibc = False
+    for name in needed:
+        if re.fullmatch(_MUSL, name):
+            return True
+        if re.fullmatch(_GLIBC, name):
+            needs_glibc = True
+    return not needs_glibc and re.search(_MUSL_MODULE, member) is not None
 
 
 def check_supported(filename: str) -> None:
@@ -209,19 +224,30 @@ def platform_machine(tags: frozenset[str]) -> str | None:
     """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one
     machine.
     """
-    matches = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
-    machines = {match[1] if match else "" for match in matches}
-    return (machines.pop() or None) if len(machines) == 1 else None
+    machines = set()
+    for platform in _platforms(tags):
+        match = _PLATFORM.fullmatch(platform)
+        if match is None:
+            return None
+        machines.add(match[1])
+    return machines.pop() if len(machines) == 1 else None
+
+
+def _platforms(tags: Iterable[str]) -> set[str]:
+    """The platforms of tags, such as `linux_x86_64`."""
+    return {tag.rsplit("-", 1)[-1] for tag in tags}
 
 
 def windows_machine(tags: frozenset[str]) -> str | None:
     """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one
     machine.
     """
-    platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
-    tag = platforms.pop() if len(platforms) == 1 else ""
-    machine = tag.removeprefix(f"{PLATFORMS[WINDOWS].tag}_")
-    if machine != tag and machine in PLATFORMS[WINDOWS].tag_machines.values():
+    platforms = _platforms(tags)
+    if len(platforms) != 1:
+        return None
+    system, _, machine = platforms.pop().partition("_")
+    windows = PLATFORMS[WINDOWS]
+    if system == windows.tag and machine in windows.tag_machines.values():
         return machine
     return None
 
@@ -230,8 +256,10 @@ def platform_of(tags: frozenset[str]) -> str | None:
     """`linux_x86_64` or `windows_x86_64`, as a policy has it; None unless all tags are of one
     machine of these.
     """
-    machine = platform_machine(tags)
     windows = windows_machine(tags)
     if windows is not None:
         return f"{WINDOWS}_{PLATFORMS[WINDOWS].machine(windows)}"
-    return None if machine is None else f"{DEFAULT}_{machine}"
+    machine = platform_machine(tags)
+    if machine is not None:
+        return f"{DEFAULT}_{machine}"
+    return None

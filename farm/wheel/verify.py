@@ -5,17 +5,18 @@ A wheel from anywhere may be given: what is hostile or broken gives a failed rep
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.hashes import sha256_and_size
 from farm.policy.levels import arm_level_names, level_names
-from farm.policy.rules import CheckId, Policy, Waiver
+from farm.policy.rules import CheckId, Chosen, Policy, Waiver
 from farm.wheel.archive import Archive, check_is_file
 from farm.wheel.checks.cpu import held_to
 from farm.wheel.checks.registry import CHECKS
 from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
-from farm.wheel.library import Code, Contents, read_contents, with_open_calls
+from farm.wheel.library import Code, Contents, Library, read_contents, with_open_calls
 from farm.wheel.metadata import parse_wheel_name, read_dist_info
 from farm.wheel.needs import DependencyWheel, read_dependencies
 from farm.wheel.report import Check, Dependency, Finding, Report, waive
@@ -51,14 +52,15 @@ def verify(
     except OSError as error:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
     checks, required = _run_checks(wheel, policy, dependencies)
+    read_with_it = []
+    for dependency in required:
+        read_with_it.append(Dependency(wheel=dependency.file, sha256=dependency.sha256))
     return Report(
         wheel=wheel.name,
         sha256=sha256,
         size=size,
         policy=policy,
-        dependencies=tuple(
-            Dependency(wheel=dependency.file, sha256=dependency.sha256) for dependency in required
-        ),
+        dependencies=tuple(read_with_it),
         checks=tuple(_bounded(waive(check, waivers)) for check in checks),
         waivers=tuple(waivers),
     )
@@ -73,7 +75,10 @@ def findings_of(wheel: Path, policy: Policy, contents: Contents) -> list[Finding
         contents: What is known of its members.
     """
     checks, _ = _run_checks(wheel, policy, (), contents)
-    return [finding for check in checks for finding in _bounded(check).findings]
+    findings: list[Finding] = []
+    for check in checks:
+        findings += _bounded(check).findings
+    return findings
 
 
 def _run_checks(
@@ -103,7 +108,9 @@ def _run_checks(
         if policy.platform is None:
             policy = policy.model_copy(update={"platform": platform_of(tags)})
         required = read_dependencies(dependencies, info)
-        libraries = [library for dependency in required for library in dependency.libraries]
+        libraries: list[Library] = []
+        for dependency in required:
+            libraries += dependency.libraries
         contents = contents._replace(dependencies=tuple(libraries), requires=info.requires_dist)
         subject = Subject(wheel.name, archive, info, metadata, tags, contents, policy)
         return [_guarded(name, run, subject) for name, run in CHECKS.items()], required
@@ -119,16 +126,22 @@ def _read_contents(archive: Archive, policy: Policy) -> Contents:
             return None
         # Where a library chooses its code at run time, what runs on loading alone is checked.
         on_load = fits_any(member, policy.dispatching)
-        selection = next(
-            (rules for pattern, rules in policy.chosen.items() if fits_any(member, [pattern])), None
-        )
-        return Code(level, on_load=on_load, chosen=selection)
+        return Code(level, on_load=on_load, chosen=_chosen_in(policy, member))
 
     contents = read_contents(archive, code_of, with_symbols=True)
     return contents._replace(libraries=with_open_calls(archive, contents))
 
 
+def _chosen_in(policy: Policy, member: str) -> Chosen | None:
+    """The functions of a member that are called behind a choice at run time."""
+    for pattern, functions in policy.chosen.items():
+        if fnmatchcase(member, pattern):
+            return functions
+    return None
+
+
 def _not_read(error: VerificationFailedError) -> list[Check]:
+    """The checks of a wheel that cannot be read."""
     unreadable = Finding(
         check="archive",
         where="",
@@ -137,11 +150,13 @@ def _not_read(error: VerificationFailedError) -> list[Check]:
         fix="build or download the wheel again; do not install this file",
         waivable=False,  # nothing else was checked
     )
-    unread = [name for name in CHECKS if name != "archive"]
-    return [
-        outcome("archive", [unreadable]),
-        *(not_run(name, "the archive cannot be read") for name in unread),
-    ]
+    checks = []
+    for name in CHECKS:
+        if name == "archive":
+            checks.append(outcome("archive", [unreadable]))
+        else:
+            checks.append(not_run(name, "the archive cannot be read"))
+    return checks
 
 
 def _guarded(name: CheckId, run: Callable[[Subject], Check], subject: Subject) -> Check:
@@ -161,6 +176,7 @@ def _guarded(name: CheckId, run: Callable[[Subject], Check], subject: Subject) -
 
 
 def _bounded(check: Check) -> Check:
+    """A check with the first of its findings, where there are very many."""
     if len(check.findings) <= _MAX_FINDINGS:
         return check
     count = f"{len(check.findings)} findings, the first {_MAX_FINDINGS} shown"

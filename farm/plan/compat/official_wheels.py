@@ -1,6 +1,6 @@
 """PyTorch's own wheels with CUDA: what each holds, which cards it has code for, when they end."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -8,7 +8,7 @@ from typing import Protocol
 from farm import catalog
 from farm.catalog import number
 from farm.catalog.gpus import ptx_compiles, sass_runs
-from farm.catalog.models import Dropped, OfficialWheel
+from farm.catalog.models import Dropped, OfficialWheel, SecurityFault
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl"
 PLATFORMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64")
@@ -154,14 +154,32 @@ def has_code(build: HasCode, sm: int) -> bool:
     return any(ptx_compiles(code, sm) for code in build.ptx)
 
 
-def faults_text(torch: str) -> str | None:
-    """The known security faults of a release, in a line; None: it has none."""
+def faults_text(torch: str, patches: Collection[str] = ()) -> str | None:
+    """The known security faults of a release, in a line; None: it has none.
+
+    Args:
+        torch: The release.
+        patches: Names of the recipe's patches: one with the id of a fault in its name mends it.
+    """
     faults = catalog.security_faults(torch)
     if not faults:
         return None
-    fixed = max((fault.fixed for fault in faults), key=number)
-    ids = ", ".join(fault.id for fault in faults)
-    return f"files of others can run code: {ids}; fixed in torch {fixed}"
+    patched: list[SecurityFault] = []
+    open_: list[SecurityFault] = []
+    for fault in faults:
+        mended = any(fault.id in patch for patch in patches)
+        (patched if mended else open_).append(fault)
+    texts = []
+    if open_:
+        fixed = max((fault.fixed for fault in open_), key=number)
+        texts.append(f"files of others can run code: {_ids(open_)}; fixed in torch {fixed}")
+    if patched:
+        texts.append(f"patched by the recipe: {_ids(patched)}")
+    return "; ".join(texts)
+
+
+def _ids(faults: Collection[SecurityFault]) -> str:
+    return ", ".join(fault.id for fault in faults)
 
 
 def end_of_support(sm: int) -> Dropped | None:

@@ -15,37 +15,57 @@ RATE = 8000
 
 def tone(hertz: float, rate: int = RATE) -> torch.Tensor:
     """One second of a sine, shape (1, rate)."""
-    return torch.sin(2 * math.pi * hertz * torch.arange(rate) / rate).unsqueeze(0)
+    seconds = torch.arange(rate) / rate
+    samples = torch.sin(2 * math.pi * hertz * seconds)
+    return samples.unsqueeze(0)
 
 
 def operators(device: str) -> None:
     """Operators in Python and in C++ with a result that can be worked out by hand."""
-    resampled = functional.resample(tone(440).to(device), RATE, 2 * RATE).cpu()
+    double_rate = 2 * RATE
+    recorded = tone(440).to(device)
+    resampled = functional.resample(recorded, RATE, double_rate).cpu()
     inner = slice(1000, -1000)  # the ends lack neighbours
     torch.testing.assert_close(
-        resampled[:, inner], tone(440, 2 * RATE)[:, inner], atol=2e-2, rtol=0
+        resampled[:, inner],
+        tone(440, double_rate)[:, inner],
+        atol=2e-2,
+        rtol=0,
     )
-    power = transforms.Spectrogram(n_fft=400).to(device)(tone(1000).to(device))
+    spectrogram = transforms.Spectrogram(n_fft=400).to(device)
+    power = spectrogram(tone(1000).to(device))
     assert power.mean(2).argmax().item() == 50  # 1000 Hz of 8000 / 400 each
     # y[n] = x[n] + y[n-1] / 2 for an impulse: 1, 1/2, 1/4, …
     impulse = torch.zeros(1, 8, device=device)
     impulse[0, 0] = 1
-    filtered = functional.lfilter(
-        impulse, torch.tensor([1.0, -0.5], device=device), torch.tensor([1.0, 0.0], device=device)
-    )
-    torch.testing.assert_close(filtered.cpu(), 0.5 ** torch.arange(8.0).unsqueeze(0))
+    feedback = torch.tensor([1.0, -0.5], device=device)
+    feedforward = torch.tensor([1.0, 0.0], device=device)
+    filtered = functional.lfilter(impulse, feedback, feedforward)
+    halves = 0.5 ** torch.arange(8.0).unsqueeze(0)
+    torch.testing.assert_close(filtered.cpu(), halves)
     # One target, two frames, all words as probable as each other: the loss is that of two paths of
     # three steps each.
     logits = torch.zeros(1, 2, 2, 4, device=device)
-    one = torch.ones(1, 1, dtype=torch.int32, device=device)
-    lengths = torch.tensor([2], dtype=torch.int32, device=device)
-    loss = functional.rnnt_loss(logits, one, lengths, one[0], blank=0)
-    assert abs(loss.item() - (3 * math.log(4) - math.log(2))) < 1e-4
-    frames = torch.log_softmax(
-        torch.tensor([[[0.0, 9, 0], [9.0, 0, 0], [0.0, 0, 9]]], device=device), 2
+    target = torch.ones(1, 1, dtype=torch.int32, device=device)
+    frame_counts = torch.tensor([2], dtype=torch.int32, device=device)
+    target_lengths = target[0]
+    loss = functional.rnnt_loss(logits, target, frame_counts, target_lengths, blank=0)
+    expected_loss = 3 * math.log(4) - math.log(2)
+    assert abs(loss.item() - expected_loss) < 1e-4
+    scores = torch.tensor(
+        [
+            [
+                [0.0, 9, 0],
+                [9.0, 0, 0],
+                [0.0, 0, 9],
+            ]
+        ],
+        device=device,
     )
-    found, _ = functional.forced_align(frames, torch.tensor([[1, 2]], device=device))
-    assert found.tolist() == [[1, 0, 2]]
+    frames = torch.log_softmax(scores, 2)
+    words = torch.tensor([[1, 2]], device=device)
+    alignment, _ = functional.forced_align(frames, words)
+    assert alignment.tolist() == [[1, 0, 2]]
 
 
 def file() -> str:

@@ -45,19 +45,30 @@ class _Module(NamedTuple):
 
 def check(subject: Subject) -> Check:
     """Check names and entry points of the extension modules against the tags."""
-    contents = subject.contents
-    tags: list[_Tag] = [tuple(tag.split("-")) for tag in sorted(subject.tags)]
-    real_tags = [tag for tag in tags if _exists(tag[0], tag[1])]
-    pairs = {tag[:2] for tag in real_tags}
-    modules = list(_modules(contents))
-    findings = [_wrong("", problem) for problem in _impossible_tags(tags, pairs)]
-    findings += [_wrong("", problem) for problem in _without_abi(modules, real_tags)]
+    tags: list[_Tag] = []
+    real_tags: list[_Tag] = []
+    pairs: set[_Tag] = set()
+    for text in sorted(subject.tags):
+        python, abi, platform = text.split("-")
+        tags.append((python, abi, platform))
+        if _exists(python, abi):
+            real_tags.append((python, abi, platform))
+            pairs.add((python, abi))
+
+    modules = list(_modules(subject.contents))
+    findings: list[Finding] = []
+    for problem in _impossible_tags(tags, pairs):
+        findings.append(_wrong("", problem))
+    for problem in _without_abi(modules, real_tags):
+        findings.append(_wrong("", problem))
     for module in modules:
-        problems = [*_unfit_suffix(module, real_tags), *_missing_entry(module)]
-        findings += [_wrong(module.library.path, problem) for problem in problems]
+        for problem in _unfit_suffix(module, real_tags):
+            findings.append(_wrong(module.library.path, problem))
+        for problem in _missing_entry(module):
+            findings.append(_wrong(module.library.path, problem))
     for library in subject.loadable:
-        problems = list(_other_pythons(library, pairs))
-        findings += [_wrong(library.path, problem) for problem in problems]
+        for problem in _other_pythons(library, pairs):
+            findings.append(_wrong(library.path, problem))
     return outcome("abi", findings, f"{len(modules)} extension modules")
 
 
@@ -80,10 +91,9 @@ def _modules(contents: Contents) -> Iterator[_Module]:
         if not library.is_loadable or not suffix.endswith(("so", "pyd")):
             continue
         symbols = contents.symbols.get(library.path)
-        exports = symbols.exports if symbols else frozenset()
-        entries = frozenset(
-            symbol for symbol in exports if symbol.startswith(("PyInit_", "PyInitU_"))
-        )
+        entries: frozenset[str] = frozenset()
+        if symbols:
+            entries = frozenset(filter(_is_entry, symbols.exports))
         # Programs that embed Python, and libpython itself, export its built-in modules.
         if not MODULE_SUFFIX.search(suffix) and (not entries or name.startswith("lib")):
             continue
@@ -92,6 +102,11 @@ def _modules(contents: Contents) -> Iterator[_Module]:
         else:
             uses_api = any(map(_PYTHON_DLL.fullmatch, library.needed))
         yield _Module(library, name, suffix, entries, uses_api)
+
+
+def _is_entry(symbol: str) -> bool:
+    """True for the function that Python calls to import a module."""
+    return symbol.startswith(("PyInit_", "PyInitU_"))
 
 
 def _exists(python: str, abi: str) -> bool:
@@ -117,9 +132,13 @@ def _impossible_tags(tags: Sequence[_Tag], pairs: set[_Tag]) -> Iterator[str]:
 
     One of a set such as `cp38.cp39-cp38.cp39`, where each has a partner, does no harm.
     """
-    pythons = {python for python, _ in pairs}
-    abis = {abi for _, abi in pairs}
-    for python, abi in sorted({tag[:2] for tag in tags} - pairs):
+    pythons = set()
+    abis = set()
+    for python, abi in pairs:
+        pythons.add(python)
+        abis.add(abi)
+    impossible = {tag[:2] for tag in tags} - pairs
+    for python, abi in sorted(impossible):
         if python not in pythons or abi not in abis:
             yield f"no Python has the tag {python}-{abi}"
 
@@ -132,11 +151,18 @@ def _without_abi(modules: Sequence[_Module], tags: Iterable[_Tag]) -> Iterator[s
     suffixes_of: dict[str, set[str]] = defaultdict(set)
     for module in modules:
         suffixes_of[module.stem].add(module.suffix)
-    binding = [module for module in modules if module.entries or module.uses_api]
-    for python in sorted({tag[0] for tag in tags if tag[1] == "none"}):
-        wrong = binding
-        if python.startswith("py"):
-            wrong = [module for module in binding if len(suffixes_of[module.stem]) == 1]
+    binding = []
+    without_choice = []
+    for module in modules:
+        if not module.entries and not module.uses_api:
+            continue
+        binding.append(module)
+        if len(suffixes_of[module.stem]) == 1:
+            without_choice.append(module)
+
+    pythons = {python for python, abi, _ in tags if abi == "none"}
+    for python in sorted(pythons):
+        wrong = without_choice if python.startswith("py") else binding
         if wrong:
             count = "a module takes" if len(wrong) == 1 else f"{len(wrong)} modules take"
             yield (

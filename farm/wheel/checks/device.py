@@ -5,7 +5,7 @@ are for. A wheel whose own kernels are right may still fail in its first convolu
 """
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
 from farm.policy.rules import Policy, defaults
@@ -33,11 +33,9 @@ def check_sass(subject: Subject) -> Check:
     if policy.sass is None:
         return not_run("sass", f"no machine code is promised; {summary}")
     vendored = [file for file in contents.libraries if fits_any(file.path, policy.foreign)]
-    findings = [
-        *_lacking(contents, policy, "sass", policy.sass),
-        *_not_running(policy.sass, [*vendored, *contents.dependencies]),
-        *_unfit_cudnn(policy.sass, [*contents.libraries, *contents.dependencies]),
-    ]
+    findings = list(_lacking(contents, policy, "sass", policy.sass))
+    findings += _not_running(policy.sass, [*vendored, *contents.dependencies])
+    findings += _unfit_cudnn(policy.sass, [*contents.libraries, *contents.dependencies])
     if not policy.allow_other_sass:
         findings += _unpromised(contents, policy, policy.sass)
     return outcome("sass", findings, summary)
@@ -91,11 +89,12 @@ def _cudnn(where: str, gpu: int, architectures: Sequence[int | str]) -> Finding:
 
 def _compiled_here(contents: Contents, policy: Policy) -> list[Library]:
     """The libraries with device code that was compiled for this wheel."""
-    return [
-        library
-        for library in contents.libraries
-        if library.fatbins and not _is_cudnn(library) and not fits_any(library.path, policy.foreign)
-    ]
+    libraries = []
+    for library in contents.libraries:
+        is_foreign = _is_cudnn(library) or fits_any(library.path, policy.foreign)
+        if library.fatbins and not is_foreign:
+            libraries.append(library)
+    return libraries
 
 
 def _lacking(
@@ -107,16 +106,15 @@ def _lacking(
     # nothing.
     if promised and not libraries:
         empty = sum(library.empty_fatbins for library in contents.libraries)
-        note = f" ({empty} fat binaries hold no kernel)" if empty else ""
-        promise = _listed(promised)
-        text = f"no library of the wheel's own holds device code{note}; promised: {promise}"
-        yield _lacks(kind, "", text)
+        text = "no library of the wheel's own holds device code"
+        if empty:
+            text += f" ({empty} fat binaries hold no kernel)"
+        yield _lacks(kind, "", f"{text}; promised: {_listed(promised)}")
+
     for library in libraries:
         for group in _checked_groups(library, policy):
             architectures: _Architectures = getattr(group, kind)
-            gaps = [
-                gpu for gpu in promised if not any(is_code_for(gpu, arch) for arch in architectures)
-            ]
+            gaps = _without_code(promised, architectures, is_code_for)
             if gaps:
                 text = (
                     f"{group.containers} fat binaries lack {_listed(gaps)}; they hold "
@@ -125,14 +123,35 @@ def _lacking(
                 yield _lacks(kind, library.path, text)
 
 
+def _without_code(
+    promised: _Architectures,
+    architectures: Collection[int | str],
+    serves: Callable[[int | str, int | str], bool],
+) -> list[int | str]:
+    """The promised GPUs that no code serves.
+
+    Args:
+        promised: The GPUs.
+        architectures: What the code was compiled for.
+        serves: Says of a GPU and an architecture whether this code is for that GPU.
+    """
+    gaps = []
+    for gpu in promised:
+        if not any(serves(gpu, architecture) for architecture in architectures):
+            gaps.append(gpu)
+    return gaps
+
+
 def _not_running(promised: _Architectures, libraries: Iterable[Library]) -> Iterator[Finding]:
     """Libraries that come from elsewhere as they are: each needs some code that runs on every
     promised GPU.
     """
     for library in libraries:
         architectures = _architectures([library])
-        gaps = [gpu for gpu in promised if not any(runs_on(gpu, arch) for arch in architectures)]
-        if gaps and architectures and not _is_cudnn(library):
+        if not architectures or _is_cudnn(library):
+            continue
+        gaps = _without_code(promised, architectures, runs_on)
+        if gaps:
             text = (
                 f"no fat binary in it holds code that runs on {_listed(gaps)}; they hold "
                 f"{_listed(architectures)}"
@@ -147,16 +166,17 @@ def _unfit_cudnn(promised: _Architectures, libraries: Iterable[Library]) -> Iter
     lowest = min(map(number, promised))
     for library in filter(_is_cudnn, libraries):
         architectures = _architectures([library])
-        if architectures and not any(runs_on(lowest, arch) for arch in architectures):
+        if architectures and _without_code((lowest,), architectures, runs_on):
             yield _cudnn(library.path, lowest, architectures)
 
 
 def _unpromised(contents: Contents, policy: Policy, promised: _Architectures) -> Iterator[Finding]:
     for library in _compiled_here(contents, policy):
         for group in _checked_groups(library, policy):
-            unpromised = [
-                arch for arch in group.sass if not any(is_code_for(gpu, arch) for gpu in promised)
-            ]
+            unpromised = []
+            for architecture in group.sass:
+                if not any(is_code_for(gpu, architecture) for gpu in promised):
+                    unpromised.append(architecture)
             if unpromised:
                 yield _others(library.path, group.containers, unpromised)
 

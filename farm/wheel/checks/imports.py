@@ -25,23 +25,39 @@ def check(subject: Subject) -> Check:
     """Follow the imports of all libraries."""
     contents = subject.contents
     libraries = contents.libraries
-    findings = [_unreadable(library) for library in libraries if library.error]
-    machine = _promised_machine(subject.policy)
-    for library in libraries:
-        if machine and library.is_loadable and library.machine != machine:
-            findings.append(_other_machine(library, machine))
-        if runtimes := two_openmp(library):
-            findings.append(_two_openmp(library.path, runtimes))
-    if not libraries and (reason := unread(subject.tags)):
-        return not_run("imports", reason)
     needs = subject.needs
-    findings += [_unreachable(need) for need in needs if need.answer is Answer.UNREACHABLE]
-    findings += _missing([need for need in needs if need.answer is Answer.MISSING], contents)
-    from_dependencies = sum(need.answer is Answer.DEPENDENCY for need in needs)
+    findings = [_unreadable(library) for library in libraries if library.error]
+    findings += _unfit_libraries(libraries, _promised_machine(subject.policy))
+    if not libraries:
+        reason = unread(subject.tags)
+        if reason:
+            return not_run("imports", reason)
+
+    missing = []
+    from_dependencies = 0
+    for need in needs:
+        if need.answer is Answer.UNREACHABLE:
+            findings.append(_unreachable(need))
+        elif need.answer is Answer.MISSING:
+            missing.append(need)
+        elif need.answer is Answer.DEPENDENCY:
+            from_dependencies += 1
+    findings += _missing(missing, contents)
+
     note = f"{len(needs)} imports of {len(libraries)} libraries"
     if from_dependencies:
         note += f", {from_dependencies} from dependencies"
     return outcome("imports", findings, note)
+
+
+def _unfit_libraries(libraries: Sequence[Library], machine: str | None) -> Iterator[Finding]:
+    """Libraries for another machine than the promised one, or with two OpenMP runtimes."""
+    for library in libraries:
+        if machine and library.is_loadable and library.machine != machine:
+            yield _other_machine(library, machine)
+        runtimes = two_openmp(library)
+        if runtimes:
+            yield _two_openmp(library.path, runtimes)
 
 
 def _promised_machine(policy: Policy) -> str | None:

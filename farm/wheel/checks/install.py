@@ -28,15 +28,19 @@ _MICRO_VERSIONS = (0, 1, 5, 10, 20, 50)
 def check(subject: Subject) -> Check:
     """Read WHEEL and METADATA as installers and the Python index do."""
     info = subject.info
-    findings = [_wheel(info, problem) for problem in _wheel_file(info)]
-    problems = [
-        *_core_metadata(subject.metadata),
-        *_direct_urls(info, subject.policy),
-        *_requires_python(subject),
-    ]
-    findings += [_metadata(info, problem) for problem in problems]
-    findings += [_script(info, problem) for problem in _entry_points(subject)]
-    findings += [_data(path, problem) for path, problem in _data_folders(subject)]
+    findings: list[Finding] = []
+    for problem in _wheel_file(info):
+        findings.append(_wheel(info, problem))
+    for problem in _core_metadata(subject.metadata):
+        findings.append(_metadata(info, problem))
+    for problem in _direct_urls(info, subject.policy):
+        findings.append(_metadata(info, problem))
+    for problem in _requires_python(subject):
+        findings.append(_metadata(info, problem))
+    for problem in _entry_points(subject):
+        findings.append(_script(info, problem))
+    for path, problem in _data_folders(subject):
+        findings.append(_data(path, problem))
     for_windows = (subject.policy.platform or "").startswith(WINDOWS)
     for path, problem in subject.archive.unportable.items():
         findings.append(_unportable(path, problem, waivable=not for_windows))
@@ -103,8 +107,9 @@ def _wheel_file(info: DistInfo) -> Iterator[str]:
             "installers know 1.x"
         )
     pure = info.wheel_headers.get("root-is-purelib", [])
+    pure_values = {value.strip().lower() for value in pure}
     # Installers take a missing one for false.
-    if len(pure) > 1 or any(value.strip().lower() not in ("true", "false") for value in pure):
+    if len(pure) > 1 or not pure_values <= {"true", "false"}:
         yield f"Root-Is-Purelib is {', '.join(pure)[:80]}; there must be one, true or false"
     for line in info.no_tags:
         yield f"Tag is {line[:80]!r}, which is not python-abi-platform"
@@ -160,7 +165,9 @@ def _requires_python(subject: Subject) -> Iterator[str]:
     if promised and not _allows(allowed, 3, int(re.sub(r"\D", "", promised)[1:])):
         yield f"Requires-Python {text!r} excludes {promised}, which is promised"
         return
-    pythons = [python for tag in subject.tags for python in _pythons_of(tag)]
+    pythons: list[tuple[int, int]] = []
+    for tag in subject.tags:
+        pythons += _pythons_of(tag)
     if pythons and not any(_allows(allowed, *python) for python in pythons):
         tags = sorted({tag.rpartition("-")[0] for tag in subject.tags})
         yield f"Requires-Python {text!r} excludes every Python of the tag {', '.join(tags)[:80]}"
@@ -185,11 +192,11 @@ def _pythons_of(tag: str) -> list[tuple[int, int]]:
 
 def _entry_points(subject: Subject) -> Iterator[str]:
     """What pip or uv refuses in entry_points.txt."""
-    name = f"{subject.info.folder}/entry_points.txt"
-    if name not in subject.archive.members:
+    path = f"{subject.info.folder}/entry_points.txt"
+    if path not in subject.archive.members:
         return
     try:
-        text = subject.archive.read(name).decode("utf-8")
+        text = subject.archive.read(path).decode("utf-8")
     except UnicodeDecodeError:
         yield "is not UTF-8"
         return
@@ -203,8 +210,10 @@ def _entry_points(subject: Subject) -> Iterator[str]:
             section = header[1].strip()
             continue
         place = f"line {number} ({printable(line[:60])})"
-        key, equals, value = (part.strip() for part in line.partition("="))
-        if section is None or not equals or not key or not value:
+        name_part, _, value_part = line.partition("=")
+        key = name_part.strip()
+        value = value_part.strip()
+        if section is None or not key or not value:
             yield f"{place} is neither [section] nor name = value"
         elif section in ("console_scripts", "gui_scripts"):
             if problem := _problem_of_script(key, value, scripts):

@@ -33,18 +33,26 @@ _LINUX_MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")
 def check(subject: Subject) -> Check:
     """Check what each library takes from others, and what it asks of the loader."""
     contents = subject.contents
+    findings: list[Finding] = []
     missing = missing_names(contents.libraries, subject.needs, contents.symbols, subject.tags)
-    findings = [_symbols(path, problem) for path, problem in missing]
+    for path, problem in missing:
+        findings.append(_symbols(path, problem))
     exported = given_names(contents.symbols)
     for library in subject.loadable:
-        findings += [*_refused(library), *_shadows(library)]
+        findings += _refused(library)
+        findings += _shadows(library)
         symbols = contents.symbols.get(library.path)
-        if symbols is not None:
-            problems = wrong_names(library, symbols, exported, subject.tags)
-            findings += [_python_api(library.path, problem) for problem in problems]
-    findings += [_no_library(path) for path in _not_libraries(subject)]
-    if not findings and not contents.libraries and (reason := unread(subject.tags)):
-        return not_run("link", reason)
+        if symbols is None:
+            continue
+        for problem in wrong_names(library, symbols, exported, subject.tags):
+            findings.append(_python_api(library.path, problem))
+    for path in _not_libraries(subject):
+        findings.append(_no_library(path))
+
+    if not findings and not contents.libraries:
+        reason = unread(subject.tags)
+        if reason:
+            return not_run("link", reason)
     return outcome("link", findings, f"{len(contents.symbols)} libraries looked into")
 
 

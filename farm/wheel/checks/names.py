@@ -17,11 +17,13 @@ def check(subject: Subject) -> Check:
     """Check that all parts of a wheel agree on its name, version, Python and tags."""
     info = subject.info
     name = parse_wheel_name(subject.filename)
-    problems = [*_contradictions(name, subject), *_case_of_tags(name)]
+    problems = _contradictions(name, subject)
+    problems += _case_of_tags(name)
     if subject.policy.python:
         problems += _python_tags(name, subject.policy.python, subject.contents)
+
     findings = [_differ(info.folder, problem) for problem in problems]
-    if name.tags != info.tags and _by_level(name.tags) != _by_level(info.tags):
+    if _by_level(name.tags) != _by_level(info.tags):
         differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
         findings.append(_tags_differ(info.folder, differing))
     return outcome("names", findings, subject.filename)
@@ -93,23 +95,27 @@ def _by_level(tags: frozenset[str]) -> set[str]:
 
 def _python_tags(name: WheelName, python: str, contents: Contents) -> list[str]:
     """The tags of a file name that are for other Pythons than the promised one."""
-    # A library that is named after its Python: others would install `py3-none` in vain.
-    bound_to_python = any(
-        library.is_loadable and MODULE_SUFFIX.search(posixpath.basename(library.path))
-        for library in contents.libraries
-    )
-
-    def fits(tag: str, abi: str) -> bool:
-        if bound_to_python and tag.startswith("py"):
-            return False
-        return serves(tag, abi, f"py{python.removeprefix('cp')}")
-
-    pairs = set()
+    bound_to_python = _is_bound_to_python(contents)
+    promised_tag = f"py{python.removeprefix('cp')}"
+    unfit = set()
+    serves_any_abi = False
     for tag in name.tags:
         python_tag, abi, _ = tag.split("-")
-        pairs.add((python_tag, abi))
+        for_any_python = python_tag.startswith("py")
+        if serves(python_tag, abi, promised_tag) and not (bound_to_python and for_any_python):
+            serves_any_abi = serves_any_abi or abi == "none"
+        else:
+            unfit.add(f"{python_tag}-{abi}")
+
     # `py2.py3-none`: the first does no harm beside the second.
-    if any(fits(*pair) for pair in pairs if pair[1] == "none"):
-        pairs.discard(("py2", "none"))
-    unfit = sorted("-".join(pair) for pair in pairs if not fits(*pair))
-    return [f"it is for {pair}; promised is {python}" for pair in unfit]
+    if serves_any_abi:
+        unfit.discard("py2-none")
+    return [f"it is for {pair}; promised is {python}" for pair in sorted(unfit)]
+
+
+def _is_bound_to_python(contents: Contents) -> bool:
+    """True if a library is named after its Python: others would install `py3-none` in vain."""
+    for library in contents.libraries:
+        if library.is_loadable and MODULE_SUFFIX.search(posixpath.basename(library.path)):
+            return True
+    return False

@@ -18,18 +18,24 @@ def check(subject: Subject) -> Check:
     """
     tags = sorted({tag.rsplit("-", 1)[-1] for tag in subject.tags})
     names = ", ".join(tags)
+    findings: list[Finding] = []
     if subject.policy.platform is None:
         # Its tags name no machine: nothing may be in it that a machine loads.
-        return outcome("platform", [_not_pure(file, names) for file in subject.loadable], names)
+        for library in subject.loadable:
+            findings.append(_not_pure(library, names))
+        return outcome("platform", findings, names)
+
     platform, machine = split_platform(subject.policy.platform)
     if not platform.in_images:  # no level of manylinux to earn
         promised = f"{platform.tag}_{platform.tag_of(machine)}"
-        unfit = [tag for tag in tags if not platform.fits(tag, machine)]
-        return outcome("platform", [_other(tag, promised) for tag in unfit], names)
+        for tag in tags:
+            if not platform.fits(tag, machine):
+                findings.append(_other(tag, promised))
+        return outcome("platform", findings, names)
+
     # What the wheel itself answers does not count: only what is asked of the system decides the
     # level.
     needs = system_needs(subject.contents.libraries, subject.needs)
-    findings: list[Finding] = []
     for tag in tags:
         if tag == "any" and not subject.loadable:
             findings.append(_not_built())
@@ -45,16 +51,20 @@ def _broken_promises(
 ) -> Iterator[Finding]:
     """Promises of a platform tag that the libraries do not keep."""
     level = level_of_tag(tag)
-    musl = [library.path for library in libraries if for_musl(library.path, library.needed)]
     if level is None or level[1] != machine:
         yield _no_manylinux(tag, machine)
-    elif musl:
-        for path in musl:
-            yield _built_for_musl(path, tag)
-    else:
-        for need in needs:
-            if unmet := unmet_needs(level[0], need, machine):
-                yield _unearned(need.who, ", ".join(unmet[:5]), tag)
+        return
+
+    musl = [library.path for library in libraries if for_musl(library.path, library.needed)]
+    for path in musl:
+        yield _built_for_musl(path, tag)
+    if musl:
+        return
+
+    for need in needs:
+        unmet = unmet_needs(level[0], need, machine)
+        if unmet:
+            yield _unearned(need.who, ", ".join(unmet[:5]), tag)
 
 
 def _not_built() -> Finding:

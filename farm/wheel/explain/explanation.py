@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from farm.base.errors import UsageError
@@ -49,7 +50,9 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
     for row, match in matching_rows([text], module):
         if match is None:
             continue
-        reason = _LOOKS[row.looks](files, match) if row.looks else None
+        reason = None
+        if row.looks:
+            reason = _LOOKS[row.looks](files, match)
         cause, culprits, cure = reason or ("", _needing(files, row.needs), "")
         filled = placeholders([text], module)
         cause = cause or row.what.format(**filled)
@@ -60,7 +63,8 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
             message=name, cause=cause, culprits=tuple(culprits[:MAX_CULPRITS]), cure=cure
         )
         explanations.append((match.start(), explanation))
-    return tuple(explanation for _, explanation in sorted(explanations, key=lambda each: each[0]))
+    explanations.sort(key=itemgetter(0))
+    return tuple(explanation for _, explanation in explanations)
 
 
 def _needing(files: "Files", patterns: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 import mmap
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,34 +53,33 @@ class Files:
         with Archive(self.path) as archive:
             contents = read_contents(archive, lambda _: code, with_symbols=True)
         read = {library.path for library in contents.libraries}
-        fakes = [
-            no_library(name) for name in contents.files if name not in read and LIBRARY.search(name)
-        ]
-        return contents._replace(libraries=(*contents.libraries, *fakes))
+        libraries = list(contents.libraries)
+        for name in contents.files:
+            if name not in read and LIBRARY.search(name):
+                libraries.append(no_library(name))
+        return contents._replace(libraries=tuple(libraries))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """All files, as a wheel names them."""
         if self.path.is_dir():
             folder = _package(self.path)
-            return tuple(
-                path.relative_to(folder.parent).as_posix()
-                for path in folder.rglob("*")
-                if path.is_file()
-            )
+            return tuple(_name_in(folder.parent, path) for path in _files_below(folder))
         return tuple(self.contents.files)
 
     @cached_property
     def libraries(self) -> tuple[Library, ...]:
-        libraries = tuple(
-            library for library in self.contents.libraries if library.is_loadable or library.error
-        )
+        """What a loader may be asked for, and what cannot be read."""
+        libraries = []
+        for library in self.contents.libraries:
+            if library.is_loadable or library.error:
+                libraries.append(library)
         if not libraries:
             raise UsageError(
                 f"{self.path}: no library in it",
                 hint="give the wheel, or the folder of the package",
             )
-        return libraries
+        return tuple(libraries)
 
     @cached_property
     def needs(self) -> list[Need]:
@@ -91,11 +90,24 @@ class Files:
 def _package(folder: Path) -> Path:
     """The package's own folder, of it, of its `lib`, or of site-packages with torch in it."""
     folder = folder.resolve()
-    if folder.name.lower() == "lib" and any(
-        LIBRARY.search(entry.name) for entry in folder.iterdir()
-    ):
-        folder = folder.parent
-    return folder / "torch" if (folder / "torch" / "lib").is_dir() else folder
+    if folder.name.lower() == "lib":
+        names = [entry.name for entry in folder.iterdir()]
+        if any(map(LIBRARY.search, names)):
+            folder = folder.parent
+    torch = folder / "torch"
+    return torch if (torch / "lib").is_dir() else folder
+
+
+def _files_below(folder: Path, pattern: str = "*") -> Iterator[Path]:
+    """The files of a folder and of those in it whose name fits a pattern."""
+    for path in folder.rglob(pattern):
+        if path.is_file():
+            yield path
+
+
+def _name_in(site: Path, file: Path) -> str:
+    """The name that a wheel would have for a file of site-packages."""
+    return file.relative_to(site).as_posix()
 
 
 def _read_folder(folder: Path, code: Code | None) -> Contents:
@@ -103,53 +115,81 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
     lead, too.
     """
     site = folder.parent
-    # <prefix>/Library/bin: where pip puts MKL and Intel's OpenMP on Windows, and torch looks.
-    places = [
-        folder,
-        *_libs(folder),
-        *[site.parent.parent / SHARED][: site.name.lower() == "site-packages"],
-    ]
-    files = sorted(
-        file for file_place in places for file in file_place.rglob("*") if LIBRARY.search(file.name)
-    )
-    if len(files) > _MAX_FILES:
-        raise UsageError(
-            f"{folder}: more than {_MAX_FILES} libraries; give the package's own folder"
-        )
     symbols: dict[str, Symbols | DllSymbols] = {}
+    libraries = []
+    for file in _library_files(folder):
+        libraries.append(_read_file(file, site, code, symbols))
 
-    def read(file: Path) -> Library:
-        if file.is_relative_to(site):
-            name = file.relative_to(site).as_posix()
-        else:
-            name = f"{SHARED}/{file.name}"
-        try:
-            with file.open("rb") as stream:
-                if not stream.read(4).startswith(magics(name)):
-                    return no_library(name)
-                with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    symbols[name] = symbols_of(data)
-                    return read_library(name, "", data, code)
-        except OSError as error:
-            raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
-
-    libraries = tuple(read(file) for file in files if file.is_file())
-    own_paths = {library.path for library in libraries}
-    ways: set[str] = set()
-    for library in libraries:
-        if library.format == "elf":
-            for place in search_folders(library):
-                ways.update(posixpath.join(place, name) for name in library.needed)
-    neighbours = tuple(
-        read(site / path) for path in sorted(ways - own_paths) if (site / path).is_file()
-    )
+    neighbours = []
+    for path in _paths_outside(libraries):
+        file = site / path
+        if file.is_file():
+            neighbours.append(_read_file(file, site, code, symbols))
     return Contents(
         files={},
-        libraries=libraries,
+        libraries=tuple(libraries),
         symbols=symbols,
-        dependencies=neighbours,
+        dependencies=tuple(neighbours),
         dll_folders=_dll_folders(folder, libraries),
     )
+
+
+def _library_files(package: Path) -> list[Path]:
+    """The files with a library's name, of a package and of the folders that belong to it."""
+    site = package.parent
+    folders = [package, *_libs(package)]
+    if site.name.lower() == "site-packages":
+        # <prefix>/Library/bin: where pip puts MKL and Intel's OpenMP on Windows, and torch looks.
+        folders.append(site.parent.parent / SHARED)
+    files = []
+    for folder in folders:
+        for file in folder.rglob("*"):
+            if LIBRARY.search(file.name) and file.is_file():
+                files.append(file)
+    if len(files) > _MAX_FILES:
+        raise UsageError(
+            f"{package}: more than {_MAX_FILES} libraries; give the package's own folder"
+        )
+    return sorted(files)
+
+
+def _read_file(
+    file: Path, site: Path, code: Code | None, symbols: dict[str, Symbols | DllSymbols]
+) -> Library:
+    """Read a library of an installed package.
+
+    Args:
+        file: Where it is.
+        site: The folder site-packages.
+        code: What to look for in its machine code.
+        symbols: Gets the names that it gives and takes.
+    """
+    name = f"{SHARED}/{file.name}"
+    if file.is_relative_to(site):
+        name = _name_in(site, file)
+    try:
+        with file.open("rb") as stream:
+            if not stream.read(4).startswith(magics(name)):
+                return no_library(name)
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                symbols[name] = symbols_of(data)
+                return read_library(name, "", data, code)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def _paths_outside(libraries: Sequence[Library]) -> list[str]:
+    """The paths, below site-packages, at which the loader of Linux looks for what libraries need,
+    without those of the libraries themselves.
+    """
+    paths: set[str] = set()
+    for library in libraries:
+        if library.format != "elf":
+            continue
+        for folder in search_folders(library):
+            for name in library.needed:
+                paths.add(posixpath.join(folder, name))
+    return sorted(paths.difference(library.path for library in libraries))
 
 
 def _dll_folders(package: Path, libraries: Iterable[Library]) -> frozenset[str]:
@@ -158,11 +198,9 @@ def _dll_folders(package: Path, libraries: Iterable[Library]) -> frozenset[str]:
     if not dlls:
         return frozenset()
     site = package.parent
-    modules = {
-        path.relative_to(site).as_posix(): path.stat().st_size
-        for path in package.rglob("*.py")
-        if path.is_file()
-    }
+    modules = {}
+    for path in _files_below(package, "*.py"):
+        modules[_name_in(site, path)] = path.stat().st_size
 
     def content(name: str) -> bytes:
         try:
@@ -178,14 +216,18 @@ def _libs(package: Path) -> list[Path]:
     package's files.
     """
     site = package.parent
-    folders: set[str] = set()
     if not any(site.glob("*.libs")):
         return []
+    names: set[str] = set()
     for record in site.glob("*.dist-info/RECORD"):
         text = record.read_text("utf-8", "replace")
         if re.search(rf'^"?{re.escape(package.name)}/', text, re.MULTILINE):
-            folders.update(re.findall(r'^"?([^/"\n]+\.libs)/', text, re.MULTILINE))
-    return [site / name for name in sorted(folders) if (site / name).is_dir()]
+            names.update(re.findall(r'^"?([^/"\n]+\.libs)/', text, re.MULTILINE))
+    folders = []
+    for name in sorted(names):
+        if (site / name).is_dir():
+            folders.append(site / name)
+    return folders
 
 
 def no_library(name: str) -> Library:
@@ -202,9 +244,14 @@ with a semicolon follows them.
 
 def given(match: re.Match[str]) -> str:
     """The name in a message, whichever of the pattern's groups holds it."""
-    return next((text for text in match.groupdict().values() if text), "")
+    return next(filter(None, match.groupdict().values()), "")
 
 
 def is_called(member: str, name: str) -> bool:
     """True if a member has this file name; Windows' names do not tell cases apart."""
     return posixpath.basename(member).lower() == name.lower()
+
+
+def paths_called(libraries: Iterable[Library], name: str) -> list[str]:
+    """The paths of the libraries that have this file name."""
+    return [library.path for library in libraries if is_called(library.path, name)]

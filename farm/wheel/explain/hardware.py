@@ -2,27 +2,20 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 
-from farm.wheel.explain.files import Cause, Files, given, is_called
+from farm.wheel.explain.files import Cause, Files, given, paths_called
 from farm.wheel.fatbin import number, order, runs_on
 from farm.wheel.library import Library
 
 
 def wrong_machine(files: Files, match: re.Match[str]) -> Cause:
     """A library for another kind of machine, or a damaged one: "wrong ELF class", WinError 193."""
-    libraries = files.libraries
-    # An installed folder has no tags: the machine of most libraries counts as the right one.
-    usual = Counter(library.machine for library in libraries if not library.error).most_common(1)
-    machine = usual[0][0] if usual else ""
-    bad = [f"{library.path}: {library.error}" for library in libraries if library.error]
-    bad += [
-        f"{library.path}: for {library.machine}"
-        for library in libraries
-        if not library.error and library.machine != machine
-    ]
+    machine = _usual_machine(files.libraries)
+    bad = _damaged_or_foreign(files.libraries, machine)
     file = given(match)
     name = file.rpartition("/")[2]
-    if name and not any(is_called(library.path, name) for library in libraries):
+    if name and not paths_called(files.libraries, name):
         cure = (
             "look at the file that the message names (file PATH), and at the package that "
             f"brought it: {file}"
@@ -39,42 +32,61 @@ def wrong_machine(files: Files, match: re.Match[str]) -> Cause:
             f"{name} is sound in these files: the copy that was loaded is damaged, or for "
             "another machine than Python"
         )
-        return (
-            cause,
-            (),
-            (
-                "install the package anew (pip install --force-reinstall), with a Python for "
-                f"{machine}"
-            ),
+        cure = (
+            f"install the package anew (pip install --force-reinstall), with a Python for {machine}"
         )
+        return cause, (), cure
     cause = f"all libraries here are sound and for {machine}: the Python that loads them is not"
-    return (
-        cause,
-        (),
-        (
-            f"use a Python for {machine} (32 bits and 64 bits do not mix), or the wheel for this "
-            "Python"
-        ),
+    cure = (
+        f"use a Python for {machine} (32 bits and 64 bits do not mix), or the wheel for this Python"
     )
+    return cause, (), cure
+
+
+def _usual_machine(libraries: Iterable[Library]) -> str:
+    """The machine of most libraries, which counts as the right one: an installed folder has no
+    tags.
+    """
+    machines = Counter(library.machine for library in libraries if not library.error)
+    for machine, _ in machines.most_common(1):
+        return machine
+    return ""
+
+
+def _damaged_or_foreign(libraries: Iterable[Library], machine: str) -> list[str]:
+    """The libraries that cannot be read, then those for another machine, each with what is
+    wrong.
+    """
+    damaged = []
+    foreign = []
+    for library in libraries:
+        if library.error:
+            damaged.append(f"{library.path}: {library.error}")
+        elif library.machine != machine:
+            foreign.append(f"{library.path}: for {library.machine}")
+    return damaged + foreign
 
 
 def kernels(files: Files, match: re.Match[str]) -> Cause:
     """CUDA has no code for the GPU: which libraries have code, and for which GPUs."""
     gpu = _gpu_of(match)
-    with_code = [file for file in files.libraries if file.fatbins]
-    rows = [_code_of(library) for library in with_code if not _has_code_for(library, gpu)]
+    has_code = False
+    rows = []
+    for library in files.libraries:
+        if library.fatbins:
+            has_code = True
+            if not _has_code_for(library, gpu):
+                rows.append(_code_of(library))
     gpu_name = f"sm_{gpu}" if gpu else "this GPU (farm detect says which it is)"
-    if gpu is not None and with_code and not rows:
-        return (
-            (
-                f"every library here has code for {gpu_name}: another build is imported, or another "
-                "package lacks it"
-            ),
-            (),
-            "print(torch.__file__, torch.cuda.get_arch_list()) says which build is imported",
+    if gpu is not None and has_code and not rows:
+        cause = (
+            f"every library here has code for {gpu_name}: another build is imported, or another "
+            "package lacks it"
         )
+        cure = "print(torch.__file__, torch.cuda.get_arch_list()) says which build is imported"
+        return cause, (), cure
     cause = f"no library here has code for GPUs or {gpu_name}"
-    if with_code:
+    if has_code:
         cause = f"a library holds no code for {gpu_name}"
     cure = "install a wheel for this GPU (farm detect names it), or build one (farm plan)"
     return cause, rows, cure
@@ -111,8 +123,11 @@ def _has_code_for(library: Library, gpu: int | None) -> bool:
 def _code_of(library: Library) -> str:
     """A library with the architectures that it has code for."""
     sass, ptx = _architectures(library)
-    code = [f"sm_{arch}" for arch in sorted(sass, key=order)]
-    code += [f"PTX {arch}" for arch in sorted(ptx, key=order)]
+    code = []
+    for arch in sorted(sass, key=order):
+        code.append(f"sm_{arch}")
+    for arch in sorted(ptx, key=order):
+        code.append(f"PTX {arch}")
     return f"{library.path}: {', '.join(code) or 'no code'}"
 
 
@@ -135,14 +150,12 @@ def on_load(files: Files, match: re.Match[str]) -> Cause:
     if where:
         rows = [row for row in rows if where[1] in row] or rows
     if rows:
-        return (
-            (
-                "code that runs on loading needs instructions that this CPU may not have (lscpu "
-                "names those it has)"
-            ),
-            rows,
-            "install a wheel for this CPU (farm detect names it), or build one for its level",
+        cause = (
+            "code that runs on loading needs instructions that this CPU may not have (lscpu "
+            "names those it has)"
         )
+        cure = "install a wheel for this CPU (farm detect names it), or build one for its level"
+        return cause, rows, cure
     cause = (
         "a function needs an instruction that this CPU does not have; nothing that runs on "
         "loading does"

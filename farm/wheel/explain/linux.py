@@ -2,7 +2,7 @@
 
 import re
 
-from farm.wheel.explain.files import Cause, Files, given, is_called
+from farm.wheel.explain.files import Cause, Files, given, is_called, paths_called
 from farm.wheel.explain.hardware import wrong_machine
 from farm.wheel.explain.tables import tables, where_from
 from farm.wheel.needs import Answer
@@ -20,7 +20,6 @@ def undefined_symbol(files: Files, match: re.Match[str]) -> Cause:
         if where is not None:
             takers.append(f"{path} takes it{where}")
     givers = [path for path, table in symbols.items() if symbol in table.exports]
-    owned = next((table for table in tables().symbols if re.match(table["pattern"], symbol)), None)
     if givers:
         cause = (
             f"{symbol} is given by {', '.join(givers[:3])}, but another copy of that library "
@@ -30,16 +29,19 @@ def undefined_symbol(files: Files, match: re.Match[str]) -> Cause:
             "take other copies out of LD_LIBRARY_PATH and PATH, and import nothing before that "
             "brings its own"
         )
-    else:
-        owner = owned["owner"] if owned else "a library that these files need"
-        cause = (
-            f"{symbol} should come from {owner}, and the version that was loaded does not have it"
-        )
-        if owned:
-            cure = owned["cure"]
-        else:
-            cure = "install the versions that METADATA pins, or build the wheel again"
+        return cause, takers, cure
+    owner, cure = _owner_of_symbol(symbol)
+    cause = f"{symbol} should come from {owner}, and the version that was loaded does not have it"
     return cause, takers, cure
+
+
+def _owner_of_symbol(symbol: str) -> tuple[str, str]:
+    """Who brings a symbol, and the cure where it lacks: by the table of symbols' forms."""
+    for row in tables().symbols:
+        if re.match(row["pattern"], symbol):
+            return row["owner"], row["cure"]
+    cure = "install the versions that METADATA pins, or build the wheel again"
+    return "a library that these files need", cure
 
 
 def missing_file(files: Files, match: re.Match[str]) -> Cause:
@@ -47,42 +49,40 @@ def missing_file(files: Files, match: re.Match[str]) -> Cause:
     name = given(match).rpartition("/")[2]
     if not name:
         return None
-    asking = [need for need in files.needs if need.name.lower() == name.lower()]
-    unreachable = next((need for need in asking if need.answer is Answer.UNREACHABLE), None)
-    inside = next(
-        (file.path for file in files.contents.libraries if is_called(file.path, name)), None
-    )
-    # glibc says so of a file for another machine, too.
-    if (
-        inside
-        and (wrong := wrong_machine(files, match))
-        and any(file.startswith(inside) for file in wrong[1])
-    ):
-        return wrong
-    if unreachable:
+    asking = []
+    unreachable_at = None
+    for need in files.needs:
+        if need.name.lower() == name.lower():
+            asking.append(need.who)
+            if need.answer is Answer.UNREACHABLE:
+                unreachable_at = unreachable_at or need.by
+
+    paths = paths_called(files.contents.libraries, name)
+    if paths:
+        # glibc says so of a file for another machine, too.
+        wrong = wrong_machine(files, match)
+        if wrong and any(culprit.startswith(paths[0]) for culprit in wrong[1]):
+            return wrong
+    if unreachable_at:
+        cause = f"{name} is at {unreachable_at}, where the loader does not look for it"
+        culprits = [f"{path}: its RUNPATH does not lead there" for path in asking]
         cure = (
             "repair the wheel: farm repair --tools; on one machine, import the package that "
             "loads it first"
         )
-        culprits = [f"{need.who}: its RUNPATH does not lead there" for need in asking]
-        return (
-            f"{name} is at {unreachable.by}, where the loader does not look for it",
-            culprits,
-            cure,
+        return cause, culprits, cure
+    if paths:
+        cause = (
+            f"{name} is at {paths[0]}; a library elsewhere opens it by name and does not look there"
         )
-    if inside:
         cure = (
             "import this package before the one that fails; or start Python with that folder in "
             "LD_LIBRARY_PATH (PATH "
             "on Windows); give both packages the same major version of it"
         )
-        return (
-            f"{name} is at {inside}; a library elsewhere opens it by name and does not look there",
-            [inside],
-            cure,
-        )
+        return cause, paths[:1], cure
     cause = f"{name} is not on this machine, or not where the loader looks"
-    return cause, [f"{need.who} needs it" for need in asking], where_from(name)
+    return cause, [f"{path} needs it" for path in asking], where_from(name)
 
 
 def symbol_version(files: Files, match: re.Match[str]) -> Cause:
@@ -144,11 +144,11 @@ def named_file(files: Files, match: re.Match[str]) -> Cause:
             kind.append(library.path)
     names = _FILE.findall(match.string[: match.start()].rpartition("\n")[2])
     name = names[-1].rpartition("/")[2] if names else ""
-    inside = [library.path for library in files.libraries if is_called(library.path, name)]
-    absent = (
-        f"; {name}, which the message names, is not among these files: look at the package "
-        "that it is of"
-    )
-    if inside or not name:
-        absent = ""
-    return "", list(dict.fromkeys([*inside, *kind])), absent
+    paths = paths_called(files.libraries, name)
+    absent = ""
+    if name and not paths:
+        absent = (
+            f"; {name}, which the message names, is not among these files: look at the package "
+            "that it is of"
+        )
+    return "", list(dict.fromkeys([*paths, *kind])), absent

@@ -13,18 +13,23 @@ def module_not_found(files: Files, match: re.Match[str]) -> Cause:
         name = ".".join(match.group("package", "member"))
     else:
         name = given(match)
+    package, dot, _ = name.partition(".")
     stem = name.replace(".", "/")
-    if "." not in name or not any(
-        path.startswith(f"{stem.partition('/')[0]}/") for path in files.names
-    ):
+    if not dot or not any(path.startswith(f"{package}/") for path in files.names):
         return None
-    binary = [
-        path
-        for path in files.names
-        if re.fullmatch(re.escape(stem) + r"\.([\w-]+\.)?(so|pyd)", path)
-    ]
+    pattern = re.compile(re.escape(stem) + r"(\.([\w-]+\.)?(so|pyd))")
+    binary = []
+    suffixes = []
+    for path in files.names:
+        path_match = pattern.fullmatch(path)
+        if path_match:
+            binary.append(path)
+            suffixes.append(path_match[1])
     if binary:
-        suffixes = ", ".join(path.removeprefix(stem) for path in binary)
+        cause = (
+            f"{name} is there, and the Python that looked for it does not import "
+            f"{', '.join(suffixes)}"
+        )
         cure = (
             "python -c 'import _imp; print(_imp.extension_suffixes())' lists what it imports: use "
             "the Python that the "
@@ -32,12 +37,8 @@ def module_not_found(files: Files, match: re.Match[str]) -> Cause:
             "this name comes first "
             "(the current folder, PYTHONPATH)"
         )
-        return (
-            f"{name} is there, and the Python that looked for it does not import {suffixes}",
-            binary,
-            cure,
-        )
-    if any(path in files.names for path in (f"{stem}.py", f"{stem}/__init__.py")):
+        return cause, binary, cure
+    if f"{stem}.py" in files.names or f"{stem}/__init__.py" in files.names:
         cure = "another folder of this name comes first: run Python elsewhere, and unset PYTHONPATH"
         return f"{name} is there", (), cure
     cure = (
@@ -52,11 +53,10 @@ def entry(files: Files, match: re.Match[str]) -> Cause:
     """A library with the name of a module, and none inside."""
     name = f"PyInit_{match['name']}"
     called = re.compile(rf"(^|/){re.escape(match['name'])}\.([\w-]+\.)?(so|pyd)$")
-    lacks = [
-        f"{path} has no {name}"
-        for path, table in files.contents.symbols.items()
-        if called.search(path) and name not in table.exports
-    ]
+    lacks = []
+    for path, table in files.contents.symbols.items():
+        if called.search(path) and name not in table.exports:
+            lacks.append(f"{path} has no {name}")
     cause = (
         f"Python calls {name} of a module, and the file that it found does not have it: it was "
         "renamed, its symbols "
@@ -66,10 +66,8 @@ def entry(files: Files, match: re.Match[str]) -> Cause:
         "build it under the name that its source gives to PyInit_ (PYBIND11_MODULE, "
         "TORCH_EXTENSION_NAME)"
     )
-    if lacks:
-        advice = ""
-    else:
-        advice = (
+    if not lacks:
+        cure += (
             "; these files are not to blame: print the package's __file__, another copy comes first"
         )
-    return cause, lacks, cure + advice
+    return cause, lacks, cure

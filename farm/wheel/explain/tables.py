@@ -47,9 +47,10 @@ def tables() -> Tables:
 
 def source_of(library: str) -> str:
     """The package or component that holds a library; empty if that is not known."""
-    return next(
-        (str(row["source"]) for row in tables().libraries if fits(library, tuple(row["names"]))), ""
-    )
+    for row in tables().libraries:
+        if fits(library, tuple(row["names"])):
+            return str(row["source"])
+    return ""
 
 
 def matching_rows(
@@ -66,20 +67,32 @@ def matching_rows(
     `signal` ended the process; `hung`: it did not end in its time; `gpu`: it could use a card.
     """
     matching: list[tuple[Row, re.Match[str] | None]] = []
+    fitting_ids: set[str] = set()
     for row in tables().messages:
-        if any(earlier.id in row.unless for earlier, _ in matching):
+        if not fitting_ids.isdisjoint(row.unless):
             continue
-        patterns = [
-            *(row_pattern.replace("{module}", re.escape(module)) for row_pattern in row.patterns),
-            *map(re.escape, row.also),
-        ]
-        matches = (
-            re.search(pattern, text, re.IGNORECASE) for text in texts for pattern in patterns
-        )
-        match = min(filter(None, matches), key=lambda match: match.start(), default=None)
-        if match or (signal in row.signals and not hung) or (row.hung and hung and row.gpu == gpu):
+        match = _first_match(row, texts, module)
+        if hung:
+            ended_so = row.hung and row.gpu == gpu
+        else:
+            ended_so = signal in row.signals
+        if match or ended_so:
             matching.append((row, match))
+            fitting_ids.add(row.id)
     return matching
+
+
+def _first_match(row: Row, texts: Sequence[str], module: str) -> re.Match[str] | None:
+    """The match of a row's patterns that begins first in its text; None where none fits."""
+    patterns = [pattern.replace("{module}", re.escape(module)) for pattern in row.patterns]
+    patterns += map(re.escape, row.also)
+    first = None
+    for text in texts:
+        for pattern in patterns:
+            match = re.search(pattern, text, re.IGNORECASE)
+            if match and (first is None or match.start() < first.start()):
+                first = match
+    return first
 
 
 def placeholders(
@@ -90,38 +103,46 @@ def placeholders(
     """
     by_check = seen or {}
     match = re.match(r"(\d+)\.\d+$", by_check.get("CUDA version", ""))
-    missing = next(
-        (
-            module_match[1]
-            for text in texts
-            if (module_match := re.search(r"No module named '([\w.]{1,100})'", text))
-        ),
-        "",
-    )
     majors = catalog.cuda_majors()
     if match and match[1] in majors:
         majors = {match[1]: majors[match[1]]}
+    linux_drivers = {}
+    windows_drivers = {}
+    for name, major in majors.items():
+        linux_drivers[name] = major.driver_linux
+        windows_drivers[name] = major.driver_windows
     return {
         "module": module,
-        "missing": missing or "a module",
+        "missing": _missing_module(texts) or "a module",
         "cuda": f"CUDA {match[0]}" if match else "a newer CUDA",
-        "driver_linux": _drivers({name: major.driver_linux for name, major in majors.items()}),
-        "driver_windows": _drivers({name: major.driver_windows for name, major in majors.items()}),
+        "driver_linux": _drivers(linux_drivers),
+        "driver_windows": _drivers(windows_drivers),
         "archs": by_check.get("architectures", "") or "unknown",
         "card": by_check.get("devices", "") or "the card",
         "cpu": cpu or "this CPU",
     }
 
 
+def _missing_module(texts: Iterable[str]) -> str:
+    """The module that Python did not find, by its own message; empty where there is none."""
+    for text in texts:
+        match = re.search(r"No module named '([\w.]{1,100})'", text)
+        if match:
+            return match[1]
+    return ""
+
+
 def _drivers(by_major: Mapping[str, str | None]) -> str:
     """The driver, or those of each CUDA where the report does not say which one it is."""
-    drivers = {name: driver for name, driver in by_major.items() if driver}
+    drivers = []
+    with_cuda = []
+    for major, driver in by_major.items():
+        if driver:
+            drivers.append(driver)
+            with_cuda.append(f"{driver} (CUDA {major})")
     if len(drivers) == 1:
-        return next(iter(drivers.values()))
-    return (
-        ", ".join(f"{driver} (CUDA {name})" for name, driver in drivers.items())
-        or "the one of its toolkit"
-    )
+        return drivers[0]
+    return ", ".join(with_cuda) or "the one of its toolkit"
 
 
 def where_from(name: str) -> str:

@@ -3,10 +3,11 @@
 import posixpath
 import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.explain.files import MAX_CULPRITS, SHARED, Cause, Files, is_called
+from farm.wheel.explain.files import MAX_CULPRITS, SHARED, Cause, Files, is_called, paths_called
 from farm.wheel.explain.tables import where_from
 from farm.wheel.library import (
     Library,
@@ -15,6 +16,7 @@ from farm.wheel.needs import Answer, Need
 from farm.wheel.pe import added_folders, fits
 from farm.wheel.symbols import missing_names
 
+_OF_THE_SYSTEM = ("api-ms-", "kernel32", "ucrtbase")
 _OPENMP = re.compile(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$")
 
 
@@ -24,14 +26,11 @@ def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
     """
     dlls = _own_dlls(files)
     if not dlls:
-        return (
-            "a DLL is missing on Windows, and there is none among these files to look into",
-            (),
-            (
-                "give the Windows wheel, or the installed folder, of the package that the message "
-                "names"
-            ),
+        cause = "a DLL is missing on Windows, and there is none among these files to look into"
+        cure = (
+            "give the Windows wheel, or the installed folder, of the package that the message names"
         )
+        return cause, (), cure
     name = _named_dll(match)
     first, chains, reached = _chains(dlls, files.needs)
     missing = _missing_needs(files.needs, reached)
@@ -40,7 +39,9 @@ def missing_dlls(files: Files, match: re.Match[str]) -> Cause:
     culprits = []
     for key in sorted(missing, key=lambda key: (key not in chains, key)):
         culprits.append(_culprit(missing[key], chains.get(key, ())))
-    cures = [where_from(needs[0].name) for needs in list(missing.values())[:MAX_CULPRITS]]
+    cures = []
+    for needs in islice(missing.values(), MAX_CULPRITS):
+        cures.append(where_from(needs[0].name))
     cause = "Windows cannot find a DLL that is needed" + _detail(files, name, first, missing)
     return cause, culprits, "; ".join(cures)
 
@@ -65,30 +66,32 @@ def _named_dll(match: re.Match[str]) -> str:
     return dll_match[1] if dll_match else ""
 
 
-def _is_there(files: Files, name: str) -> bool:
-    return any(is_called(library.path, name) for library in files.libraries)
-
-
 def _missing_needs(needs: Iterable[Need], reached: frozenset[str]) -> dict[str, list[Need]]:
     """Needs that nothing meets, by the name of the DLL in lower case.
 
     What is missing for a later call counts where nothing breaks the import.
     """
-    on_loading: dict[str, list[Need]] = {}
     missing: dict[str, list[Need]] = {}
+    on_loading: dict[str, list[Need]] = {}
     for need in needs:
-        if need.who in reached and need.answer in (Answer.MISSING, Answer.UNREACHABLE):
-            missing.setdefault(need.name.lower(), []).append(need)
-            if need.when == "load":
-                on_loading[need.name.lower()] = missing[need.name.lower()]
+        if need.who not in reached or not _is_unmet(need):
+            continue
+        name = need.name.lower()
+        missing.setdefault(name, []).append(need)
+        if need.when == "load":
+            on_loading[name] = missing[name]
     return on_loading or missing
+
+
+def _is_unmet(need: Need) -> bool:
+    return need.answer in (Answer.MISSING, Answer.UNREACHABLE)
 
 
 def _nothing_missing(files: Files, name: str) -> Cause:
     """The cause where these files bring each DLL that they need."""
     cause = "a DLL is missing, but none of those that these files need"
     runtime = _first_of_runtime(files.needs)
-    if name and not _is_there(files, name):
+    if name and not paths_called(files.libraries, name):
         cause = f"{name}, which the message names, is not among these files"
     elif runtime:
         cause = (
@@ -102,20 +105,21 @@ def _nothing_missing(files: Files, name: str) -> Cause:
 def _detail(files: Files, name: str, first: str | None, missing: dict[str, list[Need]]) -> str:
     """What is said of the first file that fails, and of the DLL that the message names."""
     if name and name.lower() not in missing and not (first and is_called(first, name)):
-        state = "there" if _is_there(files, name) else "not among these files"
+        state = "there" if paths_called(files.libraries, name) else "not among these files"
         return f"; {name}, which the message names, is {state}"
     if first is None:
         return ""
     detail = f"; {first} is the first that fails"
-    if any(need.who == first for needs in missing.values() for need in needs):
-        return detail
+    for needs in missing.values():
+        if any(need.who == first for need in needs):
+            return detail
     return f"{detail} (it is innocent: a bystander)"
 
 
 def _culprit(needs: list[Need], chain: tuple[str, ...]) -> str:
     """A missing DLL, which files need it, and how loading comes to it."""
-    who = ", ".join(list(dict.fromkeys(need.who for need in needs))[:3])
-    text = f"{needs[0].name}, needed by {who}"
+    askers = dict.fromkeys(need.who for need in needs)
+    text = f"{needs[0].name}, needed by {', '.join(islice(askers, 3))}"
     if len(chain) > 2:
         text += f" (chain: {' -> '.join(chain)})"
     if needs[0].by:
@@ -139,23 +143,45 @@ def _chains(
     for need in needs:
         if need.when == "load":
             by_who.setdefault(need.who, []).append(need)
+
     first = None
     chains: dict[str, tuple[str, ...]] = {}
     reached: set[str] = set()
     for root in sorted(libraries, key=_loading_order):
-        visited = {root.path}
-        ways: deque[tuple[str, ...]] = deque([(root.path,)])
-        while ways:
-            way = ways.popleft()
-            for need in by_who.get(way[-1], []):
-                if need.answer in (Answer.MISSING, Answer.UNREACHABLE):
-                    first = first or root.path
-                    chains.setdefault(need.name.lower(), (*way, need.name))
-                elif need.answer is Answer.WHEEL and need.by and need.by not in visited:
-                    visited.add(need.by)
-                    ways.append((*way, need.by))
+        to_missing, visited = _load(root.path, by_who)
         reached |= visited
+        if to_missing:
+            first = first or root.path
+        for name, chain in to_missing.items():
+            chains.setdefault(name, chain)
     return first, chains, frozenset(reached)
+
+
+def _load(
+    root: str, by_who: Mapping[str, list[Need]]
+) -> tuple[dict[str, tuple[str, ...]], set[str]]:
+    """Load a DLL and what it needs, breadth first.
+
+    Args:
+        root: The DLL.
+        by_who: The needs of each library.
+
+    Returns:
+        The shortest way to each DLL that is missing, by its name in lower case; the files that were
+        come to.
+    """
+    to_missing: dict[str, tuple[str, ...]] = {}
+    visited = {root}
+    ways: deque[tuple[str, ...]] = deque([(root,)])
+    while ways:
+        way = ways.popleft()
+        for need in by_who.get(way[-1], []):
+            if _is_unmet(need):
+                to_missing.setdefault(need.name.lower(), (*way, need.name))
+            elif need.answer is Answer.WHEEL and need.by and need.by not in visited:
+                visited.add(need.by)
+                ways.append((*way, need.by))
+    return to_missing, visited
 
 
 def _loading_order(library: Library) -> tuple[bool, bool, str]:
@@ -172,44 +198,61 @@ def _loading_order(library: Library) -> tuple[bool, bool, str]:
 
 def missing_functions(files: Files, _: re.Match[str]) -> Cause:
     """WinError 127."""
-    missing = list(missing_names(files.libraries, files.needs, files.contents.symbols))
-    if missing:
+    culprits = []
+    missing = missing_names(files.libraries, files.needs, files.contents.symbols)
+    for member, function in missing:
+        culprits.append(f"{member} {function}")
+    if culprits:
         cause = "a DLL lacks a function that another one takes from it"
         cure = (
             "these files are of different builds: install the package anew (pip install "
-            "--force-reinstall), or "
+            "--force-reinstall), or build it from one tree"
         )
-        return (
-            cause,
-            [f"{member} {function}" for member, function in missing],
-            cure + "build it from one tree",
-        )
-    outside = Counter(need.name.lower() for need in files.needs if need.answer is not Answer.WHEEL)
-    system = ("api-ms-", "kernel32", "ucrtbase")
-    # Of a wheel for Linux there are none: the message came from another package, or another
-    # machine.
-    candidates = [
-        name
-        for name, _ in outside.most_common()
-        if name.endswith(".dll") and not name.startswith(system)
-    ]
-    look = f"; look at {', '.join(candidates[:MAX_CULPRITS])}" if candidates else ""
+        return cause, culprits, cure
     cause = (
         "a DLL lacks a function that another one takes from it; all DLLs of these files fit one "
         "another, so another "
         "copy was loaded in place of one: from System32, an older Visual C++ runtime, or another "
         "package"
     )
-    return cause, (), f"update the Visual C++ Redistributable and the driver{look}"
+    cure = "update the Visual C++ Redistributable and the driver"
+    candidates = _dlls_from_elsewhere(files.needs)
+    if candidates:
+        cure += f"; look at {', '.join(candidates[:MAX_CULPRITS])}"
+    return cause, (), cure
+
+
+def _dlls_from_elsewhere(needs: Iterable[Need]) -> list[str]:
+    """The DLLs that other packages or drivers bring, those that most libraries need first.
+
+    Of a wheel for Linux there are none: the message came from another package, or another machine.
+    """
+    counts = Counter(need.name.lower() for need in needs if need.answer is not Answer.WHEEL)
+    names = []
+    for name, _ in counts.most_common():
+        if name.endswith(".dll") and not name.startswith(_OF_THE_SYSTEM):
+            names.append(name)
+    return names
 
 
 def runtimes(files: Files, match: re.Match[str]) -> Cause:
     """WinError 1114, or a crash on loading: the table's words, with the Visual C++ runtime that is
     new enough.
     """
-    dlls = [dll for dll in files.libraries if dll.format == "pe"]
     message = match.string.lower()
-    mentioned = [dll for dll in dlls if posixpath.basename(dll.path).lower() in message]
+    dlls = []
+    mentioned = []
+    openmp = []
+    for library in files.libraries:
+        if library.format != "pe":
+            continue
+        dlls.append(library)
+        path = library.path.lower()
+        if posixpath.basename(path) in message:
+            mentioned.append(library)
+        if _OPENMP.search(path):
+            openmp.append(f"{library.path}: an OpenMP runtime")
+
     newest = _linked_by_newest(mentioned or dlls)
     culprits = []
     cure = ""
@@ -217,10 +260,9 @@ def runtimes(files: Files, match: re.Match[str]) -> Cause:
         culprits.append(f"{newest.path}: linked by Visual C++ {newest.linker}")
         minor = str(newest.linker).partition(".")[2]
         cure = f"; the Redistributable must be of version 14.{minor} or newer"
-    openmp = [dll.path for dll in dlls if _OPENMP.search(dll.path.lower())]
     # One OpenMP runtime is usual; two in one process are a reason to fail.
     if len(openmp) > 1:
-        culprits += [f"{path}: an OpenMP runtime" for path in openmp]
+        culprits += openmp
     return "", culprits, cure
 
 

@@ -38,24 +38,30 @@ def sweep_arm(
     finds = Finds()
     starts = functions.addresses
     for section, start, end in code_sections(data, elf):
+        last = end - (end - start) % WORD
         for offset in range(start, end - end % WORD, _ARM_BLOCK):
-            block = array(
-                "I", bytes(data[offset : min(offset + _ARM_BLOCK, end - (end - start) % WORD)])
-            )
-            if sys.byteorder == "big":
-                block.byteswap()
+            block = _words_of(data, offset, min(offset + _ARM_BLOCK, last))
             verdicts = words.judge(set(block))
             if not verdicts:
                 continue
+            first = section.address + offset - start
             for index, word in enumerate(block):
                 if word not in verdicts:
                     continue
-                address = section.address + offset - start + WORD * index
+                address = first + WORD * index
                 function = bisect_right(starts, address) - 1
                 if function < 0 or starts[function] not in left_out:
                     finds.undecodable += not verdicts[word]
                     finds.note(verdicts[word], address)
     return finds
+
+
+def _words_of(data: Buffer, start: int, end: int) -> "array[int]":
+    """A stretch of code as words, which are little-endian in files of every machine."""
+    block = array("I", bytes(data[start:end]))
+    if sys.byteorder == "big":
+        block.byteswap()
+    return block
 
 
 class Words:

@@ -3,12 +3,16 @@
 import struct
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import pairwise
+from operator import itemgetter
+from typing import NamedTuple
 
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import (
     Elf,
     Section,
+    Segment,
     section_ranges,
     symbol_name,
 )
@@ -20,9 +24,22 @@ _SHT_RELA = 4
 _SHT_DYNSYM = 11
 _SHT_INIT_ARRAY = 14
 _SHT_FINI_ARRAY = 15
-# A pointer to a symbol (R_X86_64_64), two kinds of slots, a pointer of this library, and the
-# resolver of a function.
-_KINDS = {"x86_64": (1, 6, 7, 8, 37), "aarch64": (257, 1025, 1026, 1027, 1032)}
+
+
+class _Kinds(NamedTuple):
+    """The kinds of relocations that matter, as numbers of a machine's psABI."""
+
+    absolute: int  # a pointer to a symbol, such as R_X86_64_64
+    glob_dat: int  # a slot for the address of a symbol
+    jump_slot: int  # the same, for calls
+    relative: int  # a pointer into this library
+    indirect: int  # the resolver of a function
+
+
+_KINDS = {
+    "x86_64": _Kinds(absolute=1, glob_dat=6, jump_slot=7, relative=8, indirect=37),
+    "aarch64": _Kinds(absolute=257, glob_dat=1025, jump_slot=1026, relative=1027, indirect=1032),
+}
 _RELOCATION = struct.Struct("<QQq")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MAX_RELOCATIONS = 5_000_000
@@ -38,63 +55,77 @@ class ElfImage(Image):
     """An ELF file: where the loader enters it, and what its own PLT leads to."""
 
     def __init__(self, data: Buffer, elf: Elf) -> None:
-        code = section_ranges(data, (part for part in elf.sections if part.is_code))
-        super().__init__(
-            data, [(part.address, part.address + end - start, start) for part, start, end in code]
-        )
+        code = []
+        for part, start, end in section_ranges(data, filter(_is_code, elf.sections)):
+            code.append((part.address, part.address + end - start, start))
+        super().__init__(data, code)
         self.kinds = _KINDS[elf.machine]
         self.sections = elf.sections
-        self.arrays = [
-            part for part in elf.sections if part.kind in (_SHT_INIT_ARRAY, _SHT_FINI_ARRAY)
-        ]
-        section_ranges(data, self.arrays)
-        self.pointers: dict[int, int] = {}  # slot of such an array -> what the loader writes there
-        self.elsewhere: dict[int, int] = {}  # and where in the file the name is
-        self.resolvers: set[int] = set()
-        self.entries: list[int] = []  # functions that the interpreter calls: PyInit_NAME
-        self.relocated = array(
-            "Q"
-        )  # addresses, in order, where the loader writes a pointer into this library
-        self.values = array("Q")  # and the pointers
-        self.packed = any(
-            part.kind == _SHT_RELR for part in elf.sections
-        )  # those are in the file as they are
         self.segments = elf.segments
         self.dynamic = elf.dynamic
-        for section, start, end in section_ranges(
-            data, (part for part in elf.sections if part.kind == _SHT_RELA)
-        ):
+        self.arrays = self._of_kind(_SHT_INIT_ARRAY, _SHT_FINI_ARRAY)
+        section_ranges(data, self.arrays)
+        # Slot of such an array -> what the loader writes there.
+        self.pointers: dict[int, int] = {}
+        # The names of other libraries' functions are given by their place in the file.
+        self.elsewhere: dict[int, int] = {}
+        self.resolvers: set[int] = set()
+        # Functions that the interpreter calls: PyInit_NAME.
+        self.entries: list[int] = []
+        # Addresses, in order, where the loader writes a pointer into this library; the pointers.
+        self.relocated = array("Q")
+        self.values = array("Q")
+        # Those of packed relocations are in the file as they are.
+        self.packed = bool(self._of_kind(_SHT_RELR))
+
+        for section, start, end in section_ranges(data, self._of_kind(_SHT_RELA)):
             self._relocations(section, start, end)
-        for section, start, end in section_ranges(
-            data, (part for part in elf.sections if part.kind == _SHT_DYNSYM)
-        ):
+        for section, start, end in section_ranges(data, self._of_kind(_SHT_DYNSYM)):
             self._exports(section, start, end)
-        # Linkers order relocations by kind and symbol, not by address alone; `pointer` searches by
-        # bisection.
-        if any(earlier > right for earlier, right in pairwise(self.relocated)):
-            rows = sorted(zip(self.relocated, self.values, strict=True))
-            self.relocated = array("Q", (slot for slot, _ in rows))
-            self.values = array("Q", (value for _, value in rows))
+        self._sort_relocated()
+
+    def _of_kind(self, *kinds: int) -> list[Section]:
+        """The sections of some types."""
+        return [section for section in self.sections if section.kind in kinds]
+
+    def _sort_relocated(self) -> None:
+        """Order the relocated pointers by address, for `pointer`, which searches by bisection.
+
+        Linkers order relocations by kind and symbol, not by address alone.
+        """
+        if all(earlier <= later for earlier, later in pairwise(self.relocated)):
+            return
+        rows = sorted(zip(self.relocated, self.values, strict=True))
+        self.relocated = array("Q", map(itemgetter(0), rows))
+        self.values = array("Q", map(itemgetter(1), rows))
 
     def starts(self) -> list[int]:
         """Addresses that the loader calls when it loads the library, and at exit, each once."""
         addresses = [value for tag, value in self.dynamic if tag in (_DT_INIT, _DT_FINI)]
         addresses += sorted(self.resolvers)
-        for part in self.arrays:
-            if part.size // 8 > MAX_STARTS:
-                raise damaged(
-                    f"{part.size // 8} initialisers and finalisers; more than {MAX_STARTS} are "
-                    "refused"
-                )
-            for index in range(part.size // 8):
-                slot = part.address + 8 * index
-                # Without a relocation (or with one of the packed kind, DT_RELR) the address is in
-                # the file.
-                stored = int.from_bytes(
-                    self.data[part.offset + 8 * index : part.offset + 8 * index + 8], "little"
-                )
-                addresses.append(self.pointers.get(slot, stored))
-        return [address for address in dict.fromkeys(addresses) if self.offset(address) is not None]
+        for section in self.arrays:
+            addresses += self._functions_of_array(section)
+        return self.of_code(addresses)
+
+    def _functions_of_array(self, section: Section) -> Iterator[int]:
+        """The addresses in an array of initialisers or finalisers."""
+        count = section.size // 8
+        if count > MAX_STARTS:
+            raise damaged(
+                f"{count} initialisers and finalisers; more than {MAX_STARTS} are refused"
+            )
+        for distance in range(0, 8 * count, 8):
+            slot = section.address + distance
+            # Without a relocation (or with one of the packed kind, DT_RELR) the address is in the
+            # file.
+            if slot in self.pointers:
+                yield self.pointers[slot]
+            else:
+                yield self._stored_at(section.offset + distance)
+
+    def _stored_at(self, offset: int) -> int:
+        """The eight bytes at an offset of the file, as a number."""
+        return int.from_bytes(self.data[offset : offset + 8], "little")
 
     def pointer(self, slot: int) -> int | None:
         index = bisect_left(self.relocated, slot)
@@ -104,70 +135,74 @@ class ElfImage(Image):
         if not self.packed or slot % 8:
             return None
         for segment in self.segments:
-            if (
-                not segment.is_code
-                and segment.address <= slot <= segment.address + segment.size - 8
-            ):
-                at = segment.offset + slot - segment.address
-                return int.from_bytes(self.data[at : at + 8], "little") or None
+            if not segment.is_code and _has_word(segment, slot):
+                return self._stored_at(segment.offset + slot - segment.address) or None
         return None
 
     def _relocations(self, section: Section, start: int, end: int) -> None:
+        """Note what the loader writes for a section of relocations."""
         count = (end - start) // _RELOCATION.size
         if count > _MAX_RELOCATIONS:
             raise damaged(f"{count} relocations; more than {_MAX_RELOCATIONS} are refused")
-        bounds = [(array.address, array.address + array.size) for array in self.arrays]
+        arrays = [(part.address, part.address + part.size) for part in self.arrays]
         symbols = self._symbols(section)
-        absolute, glob_dat, jump_slot, relative, indirect = self.kinds
+        absolute = self.kinds.absolute
+        relative = self.kinds.relative
         view = memoryview(self.data)[start : start + count * _RELOCATION.size]
         try:
+            # Large libraries have a million of them, most of them relative.
             for slot, info, addend in _RELOCATION.iter_unpack(view):
                 kind = info & 0xFFFFFFFF
-                # The addend is the address of a resolver, which the loader calls to learn the
-                # function's address.
-                if kind == indirect:
-                    self.resolvers.add(addend)
-                elif kind in (glob_dat, jump_slot) and symbols is not None:
-                    target, name = self._defined(symbols, info >> 32)
-                    if target:
-                        self.slots[slot] = target
-                    else:
-                        self.elsewhere[slot] = name
-                elif kind in (relative, absolute):
-                    if kind == absolute and symbols is not None:
-                        base = self._defined(symbols, info >> 32)[0]
-                    else:
-                        base = 0
-                    if kind == absolute and not base:
+                base = 0
+                if kind == absolute:
+                    if symbols is not None:
+                        base, _ = self._defined(symbols, info >> 32)
+                    if not base:
                         continue
-                    self.relocated.append(slot)
-                    self.values.append(base + addend & ALL_ONES)
-                    if any(low <= slot < high for low, high in bounds):
+                elif kind != relative:
+                    self._note_function(kind, slot, info >> 32, addend, symbols)
+                    continue
+                self.relocated.append(slot)
+                self.values.append(base + addend & ALL_ONES)
+                for low, high in arrays:
+                    if low <= slot < high:
                         self.pointers[slot] = base + addend
-                if (
-                    len(self.slots) + len(self.elsewhere) > _MAX_SLOTS
-                    or len(self.resolvers) > MAX_STARTS
-                ):
-                    raise damaged(f"more than {_MAX_SLOTS} slots or {MAX_STARTS} resolvers")
         finally:
             view.release()
 
+    def _note_function(
+        self, kind: int, slot: int, symbol: int, addend: int, symbols: Section | None
+    ) -> None:
+        """Note the resolver of a function, or the slot for the address of one."""
+        if kind == self.kinds.indirect:
+            # The addend is the address of a resolver, which the loader calls to learn the
+            # function's address.
+            self.resolvers.add(addend)
+        elif kind in (self.kinds.glob_dat, self.kinds.jump_slot) and symbols is not None:
+            target, name = self._defined(symbols, symbol)
+            if target:
+                self.slots[slot] = target
+            else:
+                self.elsewhere[slot] = name
+        slots = len(self.slots) + len(self.elsewhere)
+        if slots > _MAX_SLOTS or len(self.resolvers) > MAX_STARTS:
+            raise damaged(f"more than {_MAX_SLOTS} slots or {MAX_STARTS} resolvers")
+
     def _exports(self, section: Section, start: int, end: int) -> None:
         """Note the exported resolvers and the entry points of an extension module."""
-        if (end - start) // _SYMBOL.size > _MAX_SYMBOLS:
+        count = (end - start) // _SYMBOL.size
+        if count > _MAX_SYMBOLS:
             raise damaged(f"more than {_MAX_SYMBOLS} exported symbols are refused")
-        if section.link < len(self.sections):
-            names = self.sections[section.link].offset
-        else:
-            names = len(self.data)
-        view = memoryview(self.data)[start : end - (end - start) % _SYMBOL.size]
+        names = self._names_of(section)
+        view = memoryview(self.data)[start : start + count * _SYMBOL.size]
         try:
             for name, info, _, place, address, _ in _SYMBOL.iter_unpack(view):
                 if not place:
                     continue
+                at = names + name
                 if info & 15 == _STT_GNU_IFUNC:
                     self.resolvers.add(address)
-                elif bytes(self.data[names + name : names + name + 8]).startswith(ENTRY_NAMES):
+                elif bytes(self.data[at : at + 8]).startswith(ENTRY_NAMES):
                     self.entries.append(address)
                 if len(self.resolvers) > MAX_STARTS or len(self.entries) > MAX_STARTS:
                     raise damaged(f"more than {MAX_STARTS} resolvers or entry points")
@@ -179,28 +214,40 @@ class ElfImage(Image):
 
     def word(self, address: int) -> int | None:
         for segment in self.segments:
-            if segment.address <= address <= segment.address + segment.size - 8:
-                at = segment.offset + address - segment.address
-                return int.from_bytes(self.data[at : at + 8], "little")
+            if _has_word(segment, address):
+                return self._stored_at(segment.offset + address - segment.address)
         return None
 
     def _symbols(self, section: Section) -> Section | None:
-        if section.link < len(self.sections):
-            table = self.sections[section.link]
-        else:
-            table = None
-        return table if table is not None and table.kind == _SHT_DYNSYM else None
+        """The table of symbols that a section of relocations goes by."""
+        if section.link >= len(self.sections):
+            return None
+        table = self.sections[section.link]
+        return table if table.kind == _SHT_DYNSYM else None
+
+    def _names_of(self, table: Section) -> int:
+        """Where in the file the names of a table of symbols begin."""
+        if table.link < len(self.sections):
+            return self.sections[table.link].offset
+        return len(self.data)
 
     def _defined(self, table: Section, index: int) -> tuple[int, int]:
         """The address of a symbol, 0 for one that another library defines, and where its name
         is.
         """
-        at = table.offset + index * _SYMBOL.size
-        if index * _SYMBOL.size + _SYMBOL.size > table.size or at + _SYMBOL.size > len(self.data):
+        distance = index * _SYMBOL.size
+        at = table.offset + distance
+        if distance + _SYMBOL.size > table.size or at + _SYMBOL.size > len(self.data):
             raise damaged("a relocation names a symbol beyond the table")
         name, _, _, section, address, _ = _SYMBOL.unpack_from(self.data, at)
-        if table.link < len(self.sections):
-            names = self.sections[table.link].offset
-        else:
-            names = len(self.data)
-        return int(address) if section else 0, min(names + name, len(self.data))
+        name_at = min(self._names_of(table) + name, len(self.data))
+        return int(address) if section else 0, name_at
+
+
+def _is_code(section: Section) -> bool:
+    return section.is_code
+
+
+def _has_word(segment: Segment, address: int) -> bool:
+    """True if a segment holds the eight bytes at an address."""
+    return segment.address <= address <= segment.address + segment.size - 8

@@ -78,7 +78,9 @@ class Finds:
 
     def settle(self, *, aside: bool) -> None:
         """Count what stands behind branches: aside, if the code asks the CPU which way to go."""
-        self.behind, waiting, self.kept = False, self.kept, []
+        waiting = self.kept
+        self.kept = []
+        self.behind = False
         self.aside = aside
         for features, address in waiting:
             self.note(features, address)
@@ -88,8 +90,10 @@ class Finds:
         """The findings, with places named by their functions."""
         beyond = []
         for feature in sorted(self.counts):
-            places = tuple(place_of(data, functions, address) for address in self.places[feature])
-            beyond.append(Beyond(feature, self.counts[feature], places))
+            places = []
+            for address in self.places[feature]:
+                places.append(place_of(data, functions, address))
+            beyond.append(Beyond(feature, self.counts[feature], tuple(places)))
         return IsaResult(tuple(beyond), self.undecodable)
 
 
@@ -98,4 +102,6 @@ def place_of(data: Buffer, functions: Functions, address: int) -> str:
     index = bisect_right(functions.addresses, address) - 1
     if index < 0:
         return f"{address:#x}"
-    return f"{symbol_name(data, functions.names[index])}+{address - functions.addresses[index]:#x}"
+    name = symbol_name(data, functions.names[index])
+    distance = address - functions.addresses[index]
+    return f"{name}+{distance:#x}"

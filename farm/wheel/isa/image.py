@@ -70,6 +70,14 @@ class Image:
                 return start + address - first, start + last - first
         return None
 
+    def of_code(self, addresses: Iterable[int]) -> list[int]:
+        """The addresses that are code here, each once."""
+        in_code = []
+        for address in dict.fromkeys(addresses):
+            if self.offset(address) is not None:
+                in_code.append(address)
+        return in_code
+
     def name(self, slot: int) -> str:
         """The function of another library that a slot leads to."""
         raise NotImplementedError

@@ -17,13 +17,14 @@ def reason_not_decoded(elf: Elf, level: str) -> str | None:
         raise UsageError(
             f"CPU level {level!r} cannot be checked", hint=f"levels that can: {', '.join(levels)}"
         )
-    if elf.machine != ("aarch64" if level in arm_table() else "x86_64"):
-        return f"machine code for {elf.machine} is not decoded" + (
-            f" by {level}" if level in arm_table() else ""
-        )
-    if elf.sections:
-        return None
-    return "it has no section table to find its code by"
+    if level in arm_table():
+        if elf.machine != "aarch64":
+            return f"machine code for {elf.machine} is not decoded by {level}"
+    elif elf.machine != "x86_64":
+        return f"machine code for {elf.machine} is not decoded"
+    if not elf.sections:
+        return "it has no section table to find its code by"
+    return None
 
 
 def allowed_features(level: str | None, levels: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from operator import itemgetter
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
@@ -36,27 +37,23 @@ class DllImage(Image):
     def __init__(self, data: Buffer, pe: Pe) -> None:
         self.pe = pe
         self.base = pe.image_base
-        code = [
-            (
-                self.base + part.address,
-                self.base + part.address + part.end - part.offset,
-                part.offset,
-            )
-            for part in pe.sections
-            if part.is_code and part.end > part.offset
-        ]
+        code = []
+        for section in pe.sections:
+            size = section.end - section.offset
+            if section.is_code and size > 0:
+                first = self.base + section.address
+                code.append((first, first + size, section.offset))
         super().__init__(data, code)
-        self.elsewhere: dict[int, str] = {
-            self.base + slot: name for slot, name in imported(data, pe)
-        }
+        self.elsewhere: dict[int, str] = {}
+        for slot, name in imported(data, pe):
+            self.elsewhere[self.base + slot] = name
 
     def address_of(self, offset: int) -> int:
         """The address of a file offset in a code section."""
-        return next(
-            first + offset - start
-            for first, end, start in self.code
-            if 0 <= offset - start < end - first
-        )
+        for first, end, start in self.code:
+            if 0 <= offset - start < end - first:
+                return first + offset - start
+        raise damaged_dll("its code lies in no section")
 
     def starts(self, level: str) -> list[int]:
         """Addresses that run on loading, each once."""
@@ -67,24 +64,23 @@ class DllImage(Image):
         # The CRT calls its tables of initialisers through _initterm(first, last): what is sought
         # are the two addresses.
         Walk(self, Sweep(level), loaded).descend(entries, _TO_INITTERM)
-        addresses = dict.fromkeys(entries)
-        for part in self.pe.sections:
+        addresses = list(entries)
+        for section in self.pe.sections:
             # MinGW keeps this section, all of it pointers; Microsoft's linker merges it into
             # `.rdata`.
-            if part.name == ".CRT":
-                addresses |= dict.fromkeys(
-                    self._pointers(self.base + part.address, self.base + part.address + part.size)
-                )
+            if section.name == ".CRT":
+                first = self.base + section.address
+                addresses += self._pointers(first, first + section.size)
         # The two ends of a table are loaded one right after the other, in either order.
-        for first, right in pairwise(loaded):
-            low, high = sorted((first, right))
-            if not low % 8 and not high % 8 and 0 < high - low <= 8 * MAX_INITIALISERS:
-                addresses |= dict.fromkeys(self._pointers(low, high))
+        for low, high in map(sorted, pairwise(loaded)):
+            is_aligned = low % 8 == 0 and high % 8 == 0
+            if is_aligned and 0 < high - low <= 8 * MAX_INITIALISERS:
+                addresses += self._pointers(low, high)
         for address in dict.fromkeys(loaded):
             # MinGW's __CTOR_LIST__ begins with -1 and ends with 0.
             if self.word(address) == ALL_ONES:
-                addresses |= dict.fromkeys(self._list(address + 8))
-        return [address for address in addresses if self.offset(address) is not None]
+                addresses += self._list(address + 8)
+        return self.of_code(addresses)
 
     def entries(self) -> list[int]:
         """The exported functions that an interpreter calls on import."""
@@ -93,11 +89,11 @@ class DllImage(Image):
     def named(self, fits: Callable[[int], bool]) -> list[int]:
         """The exported functions whose names fit; a name is given by its place in the file."""
         exports = self.exports()
-        return [
-            address
-            for address, name in zip(exports.addresses, exports.names, strict=True)
-            if fits(name)
-        ]
+        addresses = []
+        for address, name in zip(exports.addresses, exports.names, strict=True):
+            if fits(name):
+                addresses.append(address)
+        return addresses
 
     def name(self, slot: int) -> str:
         return self.elsewhere.get(slot, "")
@@ -118,20 +114,19 @@ class DllImage(Image):
         """
         table, size = self.pe.directories[_FUNCTIONS]
         # No table: a DLL without unwinding data. All code counts, data between it included.
-        if not table or size < _FUNCTION.size:
-            yield from ((start, start + last - first) for first, last, start in self.code)
+        count = size // _FUNCTION.size
+        if not table or not count:
+            for first, last, start in self.code:
+                yield start, start + last - first
             return
-        if size // _FUNCTION.size > _MAX_FUNCTIONS:
-            raise damaged_dll(
-                f"{size // _FUNCTION.size} functions; more than {_MAX_FUNCTIONS} are refused"
-            )
+        if count > _MAX_FUNCTIONS:
+            raise damaged_dll(f"{count} functions; more than {_MAX_FUNCTIONS} are refused")
         at, end = self.pe.place(table)
         if at + size > end:
             raise damaged_dll("its table of functions reaches beyond the section")
         reached = 0
-        for low, high, _ in sorted(
-            _FUNCTION.iter_unpack(self.data[at : at + size - size % _FUNCTION.size])
-        ):
+        rows = _FUNCTION.iter_unpack(self.data[at : at + count * _FUNCTION.size])
+        for low, high, _ in sorted(rows):
             place = self.offset(self.base + low)
             if place is None or high <= low:
                 continue
@@ -155,21 +150,26 @@ class DllImage(Image):
         if not count or not functions:
             return Functions((), ())
         where = self._numbers(addresses, "I", functions)
+        name_places = self._numbers(names, "I", count)
+        name_ordinals = self._numbers(ordinals, "H", count)
         rows = []
         low = high = shift = 0  # of the section that holds the names, most often all of them
-        for name, ordinal in zip(
-            self._numbers(names, "I", count), self._numbers(ordinals, "H", count), strict=True
-        ):
-            if ordinal < functions and self.offset(self.base + where[ordinal]) is not None:
-                if not low <= name < high:
-                    start, stop = self.pe.place(name)
-                    low = name
-                    high = name + stop - start
-                    shift = start - name
-                rows.append((self.base + where[ordinal], name + shift))
+        for name, ordinal in zip(name_places, name_ordinals, strict=True):
+            if ordinal >= functions:
+                continue
+            address = self.base + where[ordinal]
+            if self.offset(address) is None:
+                continue
+            if not low <= name < high:
+                start, stop = self.pe.place(name)
+                low = name
+                high = name + stop - start
+                shift = start - name
+            rows.append((address, name + shift))
         rows.sort()
         return Functions(
-            array("Q", (address for address, _ in rows)), array("Q", (name for _, name in rows))
+            addresses=array("Q", map(itemgetter(0), rows)),
+            names=array("Q", map(itemgetter(1), rows)),
         )
 
     def _numbers(self, address: int, layout: str, count: int) -> tuple[int, ...]:
@@ -188,11 +188,10 @@ class DllImage(Image):
     def _list(self, address: int) -> list[int]:
         """Pointers to code from an address to the first word that is none."""
         pointers: list[int] = []
-        while (
-            len(pointers) < MAX_INITIALISERS
-            and (word := self.word(address))
-            and self.offset(word) is not None
-        ):
+        while len(pointers) < MAX_INITIALISERS:
+            word = self.word(address)
+            if not word or self.offset(word) is None:
+                break
             pointers.append(word)
             address += 8
         return pointers
@@ -206,11 +205,11 @@ class DllImage(Image):
         except VerificationFailedError:
             return []
         size = min(high - low, 8 * MAX_INITIALISERS, end - at)
-        words = [
-            word
-            for (word,) in struct.iter_unpack("<Q", self.data[at : at + size - size % 8])
-            if word
-        ]
-        if all(self.offset(word) is not None for word in words):
-            return words
-        return []
+        pointers = []
+        for (word,) in struct.iter_unpack("<Q", self.data[at : at + size - size % 8]):
+            if not word:
+                continue
+            if self.offset(word) is None:
+                return []
+            pointers.append(word)
+        return pointers

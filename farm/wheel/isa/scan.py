@@ -27,7 +27,7 @@ from farm.wheel.isa.x86 import Sweep, sweep_x86
 from farm.wheel.pe import Pe
 
 _CXX = re.compile(r"_Z(?!eroState$)")  # MKL has a function of C with that name
-_ASKS = ("getauxval", "__getauxval")
+_ASKS = frozenset({"getauxval", "__getauxval"})
 
 
 def scan_isa(data: Buffer, file: Elf | Pe, level: str, chosen: Chosen | None = None) -> IsaResult:
@@ -42,12 +42,18 @@ def scan_isa(data: Buffer, file: Elf | Pe, level: str, chosen: Chosen | None = N
     """
     if isinstance(file, Pe):
         return scan_dll(data, file, level, on_load=False).result
-    if reason := reason_not_decoded(file, level):
+    reason = reason_not_decoded(file, level)
+    if reason:
         return IsaResult(not_checked=reason)
     functions = function_symbols(data, file)
-    left_out = frozenset(_left_out(data, functions, chosen) if chosen else ())
-    sweep = sweep_arm if level in arm_table() else sweep_x86
-    return sweep(data, file, level, functions, left_out).result(data, functions)
+    left_out: frozenset[int] = frozenset()
+    if chosen:
+        left_out = frozenset(_left_out(data, functions, chosen))
+    if level in arm_table():
+        finds = sweep_arm(data, file, level, functions, left_out)
+    else:
+        finds = sweep_x86(data, file, level, functions, left_out)
+    return finds.result(data, functions)
 
 
 def scan_starts(data: Buffer, file: Elf | Pe, level: str) -> InitScan:
@@ -60,7 +66,8 @@ def scan_starts(data: Buffer, file: Elf | Pe, level: str) -> InitScan:
     """
     if isinstance(file, Pe):
         return scan_dll(data, file, level, on_load=True)
-    if reason := reason_not_decoded(file, level):
+    reason = reason_not_decoded(file, level)
+    if reason:
         return InitScan(IsaResult(not_checked=reason))
     image = ElfImage(data, file)
     walk: CodeWalker
@@ -68,14 +75,15 @@ def scan_starts(data: Buffer, file: Elf | Pe, level: str) -> InitScan:
         walk = ArmWalk(image, Words(level))
     else:
         walk = Walk(image, Sweep(level))
+
     starts = image.starts()
     walk.descend(starts)
-    entries = [
-        address for address in dict.fromkeys(image.entries) if image.offset(address) is not None
-    ]
+    entries = image.of_code(image.entries)
     slots = module_slots(walk.addresses_in(entries), image)
     walk.enter(entries, slots)
-    walk.finds.settle(aside=walk.asks or any(image.name(slot) in _ASKS for slot in walk.outside))
+
+    calls_that_ask = _ASKS.intersection(map(image.name, walk.outside))
+    walk.finds.settle(aside=walk.asks or bool(calls_that_ask))
     walk.walk_deeper()
     return walk.result(function_symbols(data, file), {*starts, *entries, *slots})
 
@@ -116,15 +124,27 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
 def _left_out(data: Buffer, functions: Functions, chosen: Chosen) -> Iterator[int]:
     """The addresses of the chosen functions."""
     is_chosen = _matcher(chosen.functions)
-    is_archive = _matcher(chosen.archives)
-    symbols = zip(
-        functions.addresses, (symbol_name(data, name) for name in functions.names), strict=True
-    )
-    for is_cxx, group in groupby(symbols, key=lambda pair: bool(_CXX.match(pair[1]))):
+    is_of_archive = _matcher(chosen.archives)
+    for is_cxx, group in groupby(_named(data, functions), key=_is_cxx):
         stretch = list(group)
-        is_archive_stretch = not is_cxx and any(is_archive(name) for _, name in stretch)
-        yield from (address for address, name in stretch if is_archive_stretch or is_chosen(name))
+        is_archive = not is_cxx and any(is_of_archive(name) for _, name in stretch)
+        for address, name in stretch:
+            if is_archive or is_chosen(name):
+                yield address
+
+
+def _named(data: Buffer, functions: Functions) -> Iterator[tuple[int, str]]:
+    """The functions by address, each with its name."""
+    for address, name_at in zip(functions.addresses, functions.names, strict=True):
+        yield address, symbol_name(data, name_at)
+
+
+def _is_cxx(function: tuple[int, str]) -> bool:
+    """True if a function, given with its address, has a name of C++."""
+    return _CXX.match(function[1]) is not None
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], object]:
-    return re.compile("|".join(map(translate, patterns)) or "(?!)").match
+    """A function that says whether a name fits one of the patterns (`fnmatch`)."""
+    expressions = map(translate, patterns)
+    return re.compile("|".join(expressions) or "(?!)").match

@@ -10,7 +10,7 @@ from farm.wheel.isa.image import Image
 from farm.wheel.isa.walk import CodeWalker
 
 _PAGE_WORDS = 1024
-_KEPT_REGISTERS = range(19, 30)  # a call keeps these (AAPCS64, 6.1.1)
+_KEPT_REGISTERS = frozenset(range(19, 30))  # a call keeps these (AAPCS64, 6.1.1)
 
 
 class ArmWalk(CodeWalker):
@@ -34,8 +34,9 @@ class ArmWalk(CodeWalker):
         place = self.image.offset(address)
         if place is None or address % WORD:
             return None
+        start, end = place
         self.registers = {}
-        for offset in range(place[0], place[1] - WORD + 1, WORD):
+        for offset in range(start, end - WORD + 1, WORD):
             page, index = divmod(address // WORD, _PAGE_WORDS)
             visited = self.seen.setdefault(page, bytearray(_PAGE_WORDS))
             if visited[index]:
@@ -48,9 +49,9 @@ class ArmWalk(CodeWalker):
                 self.finds.behind = self.after_branch
                 self.finds.undecodable += not features
                 self.finds.note(features, address)
-            # No instruction, UDF and BRK end the run.
-            ends = features == () or word >> 16 == 0 or word & 0xFFE0001F == 0xD4200000
-            if ends or not self._goes_on(word, address, waiting, calls):
+            if features == () or _ends_run(word):
+                break
+            if not self._goes_on(word, address, waiting, calls):
                 break
             address += WORD
         return None
@@ -100,11 +101,8 @@ class ArmWalk(CodeWalker):
             calls[target] = None
             if not self.after_branch:
                 self.certain.add(target)
-        self.registers = {
-            register: value
-            for register, value in self.registers.items()
-            if register in _KEPT_REGISTERS
-        }
+        for register in self.registers.keys() - _KEPT_REGISTERS:
+            del self.registers[register]
 
     def _follow_registers(self, word: int, address: int) -> None:
         """Keep track of the addresses that registers hold, and note those that code takes."""
@@ -113,16 +111,23 @@ class ArmWalk(CodeWalker):
         self.registers.pop(to, None)
         if word >> 27 & 7 == 0b101:  # LDP has a second one
             self.registers.pop(word >> 10 & 31, None)
-        if word >> 24 & 0x9F == 0b10010000:  # ADRP
+
+        page_kind = word >> 24 & 0x9F
+        kind = word >> 22
+        immediate = word >> 10 & 0xFFF
+        if page_kind == 0b10010000:  # ADRP
             self.registers[to] = (address & ~0xFFF) + (_page(word) << 12)
-        elif word >> 24 & 0x9F == 0b00010000:  # ADR
+        elif page_kind == 0b00010000:  # ADR
             self._form_address(to, address + _page(word))
-        elif word >> 22 == 0b1001000100 and base >= 0:  # ADD, 64 bits, immediate
-            self._form_address(to, base + (word >> 10 & 0xFFF))
-        elif word >> 22 == 0b1111100101 and base >= 0:  # LDR, 64 bits, unsigned offset
-            self._load(to, base + 8 * (word >> 10 & 0xFFF))
+        elif base < 0:
+            return
+        elif kind == 0b1001000100:  # ADD, 64 bits, immediate
+            self._form_address(to, base + immediate)
+        elif kind == 0b1111100101:  # LDR, 64 bits, unsigned offset
+            self._load(to, base + 8 * immediate)
 
     def _form_address(self, to: int, value: int) -> None:
+        """Note the address that a register holds now."""
         self.registers[to] = value
         if self.loaded is None:
             self.take_address(value)
@@ -131,17 +136,18 @@ class ArmWalk(CodeWalker):
 
     def _load(self, to: int, slot: int) -> None:
         """A pointer out of a slot of the GOT, or from another fixed place."""
-        target = self.image.slots.get(slot)
-        value = self.image.pointer(slot) if target is None else target
+        value = self.image.slots.get(slot)
         if value is None:
-            if slot in self.image.elsewhere:
-                self.registers[to] = ~slot
-            return
-        self.registers[to] = value
-        if self.loaded is None:
-            self.take_address(value)
-        else:
-            self.loaded.append(value)
+            value = self.image.pointer(slot)
+        if value is not None:
+            self._form_address(to, value)
+        elif slot in self.image.elsewhere:
+            self.registers[to] = ~slot
+
+
+def _ends_run(word: int) -> bool:
+    """True for UDF and BRK."""
+    return word >> 16 == 0 or word & 0xFFE0001F == 0xD4200000
 
 
 def _signed(word: int, bits: int) -> int:

@@ -166,26 +166,35 @@ class Walk(CodeWalker):
         if instruction.is_ip_rel_memory_operand:
             return instruction.ip_rel_memory_address
         at, register, slot = self.last_load
-        place = self.image.offset(at)
-        distance = instruction.ip - at
-        if (
-            instruction.op0_kind != self.register
-            or instruction.op0_register != register
-            or place is None
-            or not 0 < distance <= _MAX_DISTANCE
-        ):
+        if instruction.op0_kind != self.register or instruction.op0_register != register:
             return None
-        # Between them nothing else may go into the register, as in: load; test; je; call.
-        decoder = self.sweep.decoder(64, self.data[place[0] : place[0] + distance], ip=at)
+        distance = instruction.ip - at
+        if 0 < distance <= _MAX_DISTANCE and self._keeps_register(at, distance):
+            return slot
+        return None
+
+    def _keeps_register(self, at: int, distance: int) -> bool:
+        """True if nothing goes into a register between its load and a jump, as in: load; test; je;
+        call.
+
+        Args:
+            at: The address of the load.
+            distance: The bytes from there to the jump.
+        """
+        place = self.image.offset(at)
+        if place is None:
+            return False
+        offset, _ = place
+        decoder = self.sweep.decoder(64, self.data[offset : offset + distance], ip=at)
         for between in islice(decoder, 1, None):
             if between.flow_control == self.flow.CONDITIONAL_BRANCH:
                 continue
             if between.flow_control != self.flow.NEXT:
-                return None
+                return False
             writes = between.op_count and between.mnemonic not in self.tests
             if writes and between.op0_kind == self.register:
-                return None
-        return slot
+                return False
+        return True
 
     def _leave(self, slot: int | None) -> None:
         """Note a jump or call out of what is known.

@@ -1,7 +1,7 @@
 """Every instruction of x86-64 code against a level."""
 
 from bisect import bisect_right
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING
 
 from farm.policy.levels import table
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 20
 LONGEST_X86 = 15  # bytes of an x86 instruction
-LONGEST_X86 = 15
 
 
 def sweep_x86(
@@ -42,14 +41,12 @@ def sweep_x86(
         last = bisect_right(addresses, section.address + section.size - 1)
         # Decoding starts again at each function, so that data between two of them spoil at most the
         # rest of one.
-        within = (addresses[index] for index in range(first, last))
-        for low, high in pairwise(
-            chain([section.address], within, [section.address + end - start])
-        ):
+        within = islice(addresses, first, last)
+        borders = chain([section.address], within, [section.address + end - start])
+        shift = start - section.address
+        for low, high in pairwise(borders):
             if low not in left_out:
-                sweep.piece(
-                    data, start + low - section.address, start + high - section.address, low
-                )
+                sweep.piece(data, low + shift, high + shift, low)
     return sweep
 
 
@@ -88,9 +85,8 @@ class Sweep(Finds):
             # Blocks bound the memory; the few bytes beyond keep instructions whole that cross their
             # border.
             if stop < end and decoder.last_error == self.cut:
-                self.undecodable -= (
-                    1  # an instruction across the border: the next block begins with it
-                )
+                # An instruction across the border: the next block begins with it.
+                self.undecodable -= 1
                 done = instruction.ip - address
             start += done
             address += done
@@ -107,23 +103,25 @@ class Sweep(Finds):
             self.undecodable += 1
 
     def _judge(self, instruction: "iced_x86.Instruction") -> tuple[str, ...]:
-        if (
-            instruction.code == self.invalid
-            or self.mnemonics[instruction.mnemonic] in self.allowed_instructions
-        ):
-            verdict: tuple[str, ...] = ()
-        else:
+        """The features beyond the level that a kind of instructions needs, noted for the others of
+        its kind.
+        """
+        code = instruction.code
+        mnemonic = self.mnemonics[instruction.mnemonic]
+        verdict: tuple[str, ...] = ()
+        if code != self.invalid and mnemonic not in self.allowed_instructions:
             names = {self.features[number] for number in instruction.cpuid_features()}
             verdict = tuple(sorted(names - self.allowed))
-        self.verdicts[instruction.code] = verdict
-        if not verdict and instruction.code != self.invalid:
-            self.harmless.add(instruction.code)
+        self.verdicts[code] = verdict
+        if not verdict and code != self.invalid:
+            self.harmless.add(code)
         return verdict
 
 
 def _names(enumeration: object) -> dict[int, str]:
-    return {
-        value: name
-        for name, value in vars(enumeration).items()
-        if name.isupper() and isinstance(value, int)
-    }
+    """The names of an enumeration of iced by their numbers."""
+    names = {}
+    for name, value in vars(enumeration).items():
+        if name.isupper() and isinstance(value, int):
+            names[value] = name
+    return names

@@ -8,7 +8,7 @@ import docker
 import pytest
 
 from farm.base.project import LOCAL
-from farm.cli.clean import Leftover, remove_from_docker
+from farm.cli.clean_engines import Leftover, remove_from_docker
 from farm.cli.main import main
 from farm.engines.images import PROJECT_LABEL
 from farm.plan.settings import Settings

@@ -1,12 +1,17 @@
 """Patches of PyTorch 2.6.0, on stand-ins for the files that they change.
 
+That for CVE-2026-24747 was also tried by hand on the real files (docs/evidence/torch-2.6.0-whole.md).
+
 The one for CPUs with AMX: which code packs depends on the tier that was compiled, not on the CPU
 alone. No emulator of the test machines has AMX, so a stand-in for the CPU says that it has.
 """
 
 import shutil
 import subprocess
+from collections import Counter, OrderedDict
+from copy import copy
 from pathlib import Path
+from pickle import SETITEM, SETITEMS, UnpicklingError
 
 import pytest
 
@@ -129,3 +134,162 @@ def test_embedding_bag_takes_the_kernels_that_the_build_has(tmp_path, patch, ker
     subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "lookup"], check=True, capture_output=True, text=True)
     assert done.stdout == kernel
+
+
+UNPICKLER = "torch/_weights_only_unpickler.py"
+READER = "torch/csrc/jit/python/init.cpp"
+CVE_FILES = {
+    UNPICKLER: """\
+from collections import Counter, OrderedDict
+from pickle import SETITEM, SETITEMS, UnpicklingError
+
+
+class Unpickler:
+    def __init__(self, stack, metastack):
+        self.stack = stack
+        self.metastack = metastack
+
+    def run(self, key):
+        while True:
+            if not key:
+                return self.stack[-1]
+            elif key[0] == 0:
+                list_obj = items = []
+                list_obj.extend(items)
+            elif key[0] == SETITEM[0]:
+                (v, k) = (self.stack.pop(), self.stack.pop())
+                self.stack[-1][k] = v
+            elif key[0] == SETITEMS[0]:
+                items = self.pop_mark()
+                for i in range(0, len(items), 2):
+                    self.stack[-1][items[i]] = items[i + 1]
+            elif key[0] == MARK[0]:
+                self.metastack.append(self.stack)
+                self.stack = []
+                self.append = self.stack.append
+            key = key[1:]
+
+    def pop_mark(self):
+        items = self.stack
+        self.stack = self.metastack.pop()
+        self.append = self.stack.append
+        return items
+
+    def persistent_load(self, pid):
+        raise UnpicklingError("unsupported persistent id encountered")
+
+""",
+    READER: """\
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#define TORCH_CHECK(condition, ...) if (!(condition)) throw std::runtime_error("refused")
+enum ScalarType { Byte, Int };
+static size_t elementSize(ScalarType type) { return type == Int ? 4 : 1; }
+struct THPDtype { ScalarType scalar_type; };
+namespace py { struct object { void* pointer; void* ptr() { return pointer; } }; }
+namespace at { using DataPtr = std::string; }
+struct PyTorchStreamReader {
+  std::tuple<at::DataPtr, size_t> getRecord(const std::string&) { return {"", 16}; }
+};
+namespace c10 {
+struct Storage {
+  static int use_byte_size_t() { return 0; }
+  Storage(int, size_t bytes, at::DataPtr) { std::printf("%zu bytes\\n", bytes); }
+};
+}
+auto get =
+          [](PyTorchStreamReader& self,
+             const std::string& key,
+             size_t numel,
+             py::object data_type_obj) {
+            at::DataPtr data(std::get<0>(self.getRecord(key)));
+            auto scalar_type =
+                reinterpret_cast<THPDtype*>(data_type_obj.ptr())->scalar_type;
+
+            c10::Storage storage(
+                c10::Storage::use_byte_size_t(),
+                numel * elementSize(scalar_type),
+                std::move(data));
+          };
+int main(int, char** arguments) {
+  PyTorchStreamReader reader;
+  THPDtype type{std::atoi(arguments[2]) == 4 ? Int : Byte};
+  try {
+    get(reader, "0", std::strtoull(arguments[1], nullptr, 10), py::object{&type});
+  } catch (std::runtime_error&) {
+    std::puts("refused");
+  }
+}
+""",
+}
+
+
+@pytest.fixture
+def checkpoint_readers(tmp_path):
+    """A function that lays the two files, patched or as they are in 2.6.0, into a folder."""
+    if shutil.which("g++") is None or shutil.which("patch") is None:
+        pytest.skip("needs g++ and patch")
+
+    def laid(*, patched):
+        for name, text in CVE_FILES.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        if patched:
+            patch = PATCHES / "0004-CVE-2026-24747.patch"
+            command = ["patch", "-p1", "--fuzz=0", "-i", str(patch)]
+            subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        return tmp_path
+
+    return laid
+
+
+@pytest.mark.parametrize(
+    ("target", "is_set_when_patched"),
+    [({}, True), (OrderedDict(), True), (Counter(), True), ([0], False), (bytearray(1), False)],
+)
+@pytest.mark.parametrize("opcode", [SETITEM, SETITEMS])
+def test_a_checkpoint_sets_items_of_dictionaries_alone(
+    checkpoint_readers, opcode, target, is_set_when_patched
+):
+    for patched in (False, True):
+        text = (checkpoint_readers(patched=patched) / UNPICKLER).read_text()
+        module = {}
+        exec(compile(text, UNPICKLER, "exec"), module)
+        owner = copy(target)
+        items = [0, 7]
+        if opcode == SETITEM:
+            unpickler = module["Unpickler"]([owner, *items], [])
+        else:
+            unpickler = module["Unpickler"](items, [[owner]])
+        if patched and not is_set_when_patched:
+            with pytest.raises(UnpicklingError, match="items of dictionaries"):
+                unpickler.run(opcode)
+            assert owner == target
+        else:
+            assert unpickler.run(opcode)[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("numel", "element_size", "upstream", "mended"),
+    [
+        (16, 1, "16 bytes\n", "16 bytes\n"),
+        (4, 4, "16 bytes\n", "16 bytes\n"),
+        (17, 1, "17 bytes\n", "refused\n"),
+        (5, 4, "20 bytes\n", "refused\n"),
+        (2**62 + 1, 4, "4 bytes\n", "refused\n"),
+    ],
+)
+def test_a_storage_ends_where_its_bytes_in_the_checkpoint_end(
+    checkpoint_readers, numel, element_size, upstream, mended
+):
+    said = []
+    for patched in (False, True):
+        folder = checkpoint_readers(patched=patched)
+        command = ["g++", "-std=c++17", "-w", "-o", "reader", READER]
+        subprocess.run(command, cwd=folder, check=True)
+        run = [str(folder / "reader"), str(numel), str(element_size)]
+        said.append(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
+    assert said == [upstream, mended]

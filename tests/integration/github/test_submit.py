@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import yaml
 
-from farm.cli import builds, runs
+from farm.cli import builds, status
 from farm.cli.main import main
 from farm.engines.github import GithubEngine
 from farm.plan.settings import load_settings
@@ -199,7 +199,7 @@ def soon(check):
 
 
 def line(journal, run):
-    return runs.summary(journal, journal.run(run))
+    return status.summary(journal, journal.run(run))
 
 
 def test_what_github_keeps_queued_says_why_and_ends_when_it_is_cancelled(

@@ -321,6 +321,16 @@ def test_known_security_faults_of_a_release_are_said(torch, faults):
     assert said == faults
 
 
+def test_a_patch_that_is_named_after_a_fault_mends_it():
+    patch = ["patches/0004-CVE-2026-24747.patch"]
+    assert official_wheels.faults_text("2.6.0", patch) == "patched by the recipe: CVE-2026-24747"
+    old = official_wheels.faults_text("2.5.1", patch)
+    assert "can run code: CVE-2025-32434; fixed in torch 2.6.0; patched by" in old
+    assert "patched" not in official_wheels.faults_text(
+        "2.6.0", ["patches/0001-mkl-fft-strides.patch"]
+    )
+
+
 def test_an_old_glibc_gets_the_last_release_for_it_and_why_not_a_newer_one():
     question = Question((70,), LINUX, glibc="2.17")
     answer = official.best(question)

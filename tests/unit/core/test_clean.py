@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from farm.base.errors import NoRunnerError
-from farm.cli.clean import Limits, volume_limit, volumes_of
+from farm.cli.clean_engines import Limits, volume_limit, volumes_of
 from farm.cli.main import main
 from farm.plan.settings import load_settings
 from farm.run.journal import Journal

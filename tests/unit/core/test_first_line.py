@@ -63,7 +63,7 @@ def test_submit_of_a_pattern_with_needless_builds_asks_first(capsys):
 
 def test_a_pattern_of_a_named_channel_is_not_asked_about(capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr("farm.cli.builds.confirm", lambda *_: bool(asked.append(1)))
+    monkeypatch.setattr("farm.cli.submit.confirm", lambda *_: bool(asked.append(1)))
     words = ["submit", "--variant", "sm60-avx2-py3*", "--variant", "sm61-avx2-py311"]
     main([*words, "--channel", "legacy-2.14.1"])
     assert "PyTorch's own" not in capsys.readouterr().err

@@ -9,8 +9,8 @@ import pytest
 
 from farm.base.errors import UsageError
 from farm.cli import show
+from farm.cli.logs import lines
 from farm.cli.progress import LogWatcher, Position, TerminalWatcher
-from farm.cli.runs import lines
 from farm.engines.transfer import RefusedOutputError, unpack, unpack_zip
 from farm.run.workspace import Outcomes, Step
 from tests.unit.core.test_transfer import tar

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from farm.base.errors import BuildFailedError, NoRunnerError
-from farm.cli.runs import summary
+from farm.cli.status import summary
 from farm.run import dispatch
 from farm.run.build_step import EngineUnreachableError, StillRunningError
 from farm.run.cancellable import CancelledError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.base.processes import started as process_started
-from farm.cli import builds, runs
+from farm.cli import builds, status
 from farm.cli.main import main, parser
 from farm.plan.matrix import load_matrix
 from farm.plan.settings import load_settings
@@ -419,11 +419,11 @@ def test_what_a_run_took_does_not_count_its_wait(project, journal, run, capsys, 
     times = iter(f"2026-11-26T1{hour}:00:00.000+00:00" for hour in (2, 5, 6, 6))
     with journal._writing():
         journal._db.execute("UPDATE runs SET created = ?", (next(times),))
-    assert runs.summary(journal, journal.run(run.id))["started"] is None
+    assert status.summary(journal, journal.run(run.id))["started"] is None
     monkeypatch.setattr("farm.run.journal._now", lambda: next(times))
     journal.event(run.id, EventKind.BEGUN)
     journal.finish_run(run.id, "success", 0)
-    line = runs.summary(journal, journal.run(run.id))
+    line = status.summary(journal, journal.run(run.id))
     assert (line["started"], line["seconds"]) == ("2026-11-26T15:00:00.000+00:00", 3600.0)
 
 

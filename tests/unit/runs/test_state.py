@@ -4,7 +4,7 @@ same.
 
 import pytest
 
-from farm.cli.runs import summary
+from farm.cli.status import summary
 from farm.run.journal_records import EventKind, Request, Run
 from farm.run.run_owner import Process
 from farm.run.run_state import Phase, Reason, state_of

@@ -32,14 +32,15 @@ class CMakeBuild(build_ext):
         """Configures, compiles and installs into the folder that the wheel is made from."""
         cmake = shutil.which("cmake")
         ninja = shutil.which("ninja")
-        if cmake is None or ninja is None:
-            missing = "cmake" if cmake is None else "ninja"
-            raise SystemExit(f"canary: {missing} is not on the PATH")
+        if cmake is None:
+            raise SystemExit("canary: cmake is not on the PATH")
+        if ninja is None:
+            raise SystemExit("canary: ninja is not on the PATH")
         try:
-            found = subprocess.run(
+            answer = subprocess.run(
                 [cmake, "--version"], check=True, stdout=subprocess.PIPE, text=True
             )
-            check_cmake_version(found.stdout)
+            check_cmake_version(answer.stdout)
             defines = cmake_defines(os.environ, VERSION)
             jobs = job_arguments(os.environ)
         except EnvironmentValueError as error:
@@ -74,25 +75,24 @@ class CMakeBuild(build_ext):
         else:
             install = "install/strip"
         sys.stdout.flush()
-        for command in (
-            configure,
-            [cmake, "--build", str(build), "--target", install, "--", *jobs],
-        ):
+        compile_and_install = [cmake, "--build", str(build), "--target", install, "--", *jobs]
+        for step, command in (("configure", configure), ("build", compile_and_install)):
             code = subprocess.call(command)
             if code != 0:
-                step = "configure" if command is configure else "build"
                 raise SystemExit(
                     f"canary: the {step} step failed with exit code {code}; its output is above"
                 )
 
 
+options = {}
+if not FREE_THREADED:
+    options["bdist_wheel"] = {"py_limited_api": "cp37"}  # as in CMakeLists.txt
+
 setup(
     version=VERSION,
     packages=["canary"],
     ext_modules=[Extension("canary._C", sources=[], py_limited_api=not FREE_THREADED)],
-    options={}
-    if FREE_THREADED
-    else {"bdist_wheel": {"py_limited_api": "cp37"}},  # as in CMakeLists.txt
+    options=options,
     cmdclass={"build_ext": CMakeBuild},
     zip_safe=False,
 )

@@ -42,11 +42,12 @@ def parse_arch_list(text: str) -> list[Arch]:
     for entry in re.split(r"[;\s]+", text.strip("; \t\n")):
         match = _ARCH.fullmatch(entry)
         if match is None:
-            shown = f"cannot read {entry[:40]!r}" if entry else "it is empty"
+            problem = "it is empty"
+            if entry:
+                problem = f"cannot read {entry[:40]!r}"
             raise EnvironmentValueError(
-                f"TORCH_CUDA_ARCH_LIST: {shown}; it takes entries such as 3.5, 3.5+PTX, 9.0a or "
-                "10.0, "
-                "separated by ';' or blanks"
+                f"TORCH_CUDA_ARCH_LIST: {problem}; it takes entries such as 3.5, 3.5+PTX, 9.0a or "
+                "10.0, separated by ';' or blanks"
             )
         major, minor, suffix, ptx = match.groups()
         number = major + minor + suffix
@@ -60,9 +61,10 @@ def gencode_flags(archs: list[Arch]) -> list[str]:
     """
     flags = []
     for arch in archs:
-        flags.append(f"-gencode=arch=compute_{arch.number},code=sm_{arch.number}")
+        virtual = f"compute_{arch.number}"
+        flags.append(f"-gencode=arch={virtual},code=sm_{arch.number}")
         if arch.ptx:
-            flags.append(f"-gencode=arch=compute_{arch.number},code=compute_{arch.number}")
+            flags.append(f"-gencode=arch={virtual},code={virtual}")
     return flags
 
 
@@ -101,8 +103,9 @@ def cmake_defines(environ: Mapping[str, str], version: str) -> dict[str, str]:
     arch_list = environ.get("TORCH_CUDA_ARCH_LIST", "")
     # An architecture list without USE_CUDA must not end in a wheel without device code.
     use_cuda = read_switch(environ, "USE_CUDA", default=bool(arch_list.strip()))
-    defines["USE_CUDA"] = "ON" if use_cuda else "OFF"
+    defines["USE_CUDA"] = "OFF"
     if use_cuda:
+        defines["USE_CUDA"] = "ON"
         defines["CANARY_GENCODE"] = ";".join(gencode_flags(parse_arch_list(arch_list)))
     defines["CANARY_VERSION"] = version
     return defines
@@ -115,7 +118,7 @@ def check_cmake_version(text: str) -> None:
     match = re.search(r"cmake version (\d+)\.(\d+)", text)
     if match is None:
         raise EnvironmentValueError(f"cmake --version answered {text[:80]!r}")
-    if not (3, 18) <= (int(match.group(1)), int(match.group(2))) < (5, 0):
-        raise EnvironmentValueError(
-            f"CMake {match.group(1)}.{match.group(2)} found; wanted: 3.18 or newer, below 5"
-        )
+    major = int(match[1])
+    minor = int(match[2])
+    if (major, minor) < (3, 18) or major >= 5:
+        raise EnvironmentValueError(f"CMake {major}.{minor} found; wanted: 3.18 or newer, below 5")

@@ -86,7 +86,11 @@ class Tensor:
         numbers: array.array[float] = array.array(self.dtype.typecode, _C.to_bytes(self._handle))
         flat = numbers.tolist()
         rows, cols = self.shape
-        return [flat[row * cols : (row + 1) * cols] for row in range(rows)]
+        matrix = []
+        for row in range(rows):
+            start = row * cols
+            matrix.append(flat[start : start + cols])
+        return matrix
 
 
 def tensor(data: Sequence[Iterable[float]], dtype: dtype = float32, device: str = "cpu") -> Tensor:
@@ -96,14 +100,17 @@ def tensor(data: Sequence[Iterable[float]], dtype: dtype = float32, device: str 
         ValueError: The rows differ in length.
         RuntimeError: The device cannot be used; the text has CUDA's name for the error.
     """
-    rows = [list(row) for row in data]
-    cols = len(rows[0]) if rows else 0
-    if any(len(row) != cols for row in rows):
-        raise ValueError("the rows of a matrix must have one length")
-    flat: array.array[float] = array.array(
-        dtype.typecode, [number for row in rows for number in row]
-    )
-    return Tensor(_C.from_bytes(flat.tobytes(), len(rows), cols, dtype.code)).to(device)
+    rows = list(map(list, data))
+    cols = 0
+    if rows:
+        cols = len(rows[0])
+    flat: array.array[float] = array.array(dtype.typecode)
+    for row in rows:
+        if len(row) != cols:
+            raise ValueError("the rows of a matrix must have one length")
+        flat.extend(row)
+    handle = _C.from_bytes(flat.tobytes(), len(rows), cols, dtype.code)
+    return Tensor(handle).to(device)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

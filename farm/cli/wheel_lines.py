@@ -1,0 +1,41 @@
+"""What several answers say of finished wheels, and of builds of one's own."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from farm.cli import show
+from farm.plan.compat.official_cpu import CpuWheel
+from farm.plan.compat.official_wheels import Wheel
+from farm.plan.recommend import FarmBuild
+
+
+def wheel_facts(wheel: CpuWheel | Wheel) -> str:
+    """The platform, C library and Pythons of a wheel."""
+    text = wheel.platform
+    if wheel.glibc:
+        text += f", glibc {wheel.glibc} or newer"
+    pythons = " ".join(f"{word[2]}.{word[3:]}" for word in wheel.pythons)
+    return f"{text}; Python {pythons}"
+
+
+def underscored(sms: Iterable[int]) -> str:
+    """`sm_35, sm_50`."""
+    return ", ".join(f"sm_{sm}" for sm in sms)
+
+
+def build_document(build: FarmBuild) -> dict[str, Any]:
+    """A build of one's own in a JSON document."""
+    document = show.fields(build, "words", "torch", "cuda", "cost")
+    return {**document, "proved": build.proved or None}
+
+
+def print_builds(builds: Sequence[FarmBuild], no_build: str | None) -> None:
+    """Print builds of one's own, each with the command that makes it."""
+    if no_build:
+        show.prose(f"no wheel of your own either: {no_build}")
+    for build in builds:
+        cost = build.cost
+        for sm in build.lost:
+            cost += f"; no code for sm_{sm}"
+        show.prose(f"of your own: {build.release} ({build.standing}; {cost})")
+        show.say(f"  farm submit {build.words}")
