@@ -52,10 +52,13 @@ def advice(question: Question) -> Advice | None:
     answer = official.best(question)
     if not answer.runs or answer.wheel is None or answer.without:
         return None
-    ends = (official_wheels.end_of_support(sm) for sm in question.sms)
-    end = next((row for row in ends if row), None)
+    announcement = None
+    for end in map(official_wheels.end_of_support, question.sms):
+        if end:
+            announcement = end.text
+            break
     wheel = answer.wheel
-    return Advice(wheel.torch, wheel.cuda, wheel.pip, end.text if end else None, question.python)
+    return Advice(wheel.torch, wheel.cuda, wheel.pip, announcement, question.python)
 
 
 def _for_cpus(question: Question) -> Advice | None:
@@ -83,10 +86,9 @@ def advice_for(plan: Plan) -> Advice | None:
 
 def _has_own_options(plan: Plan) -> bool:
     """True if an option other than the versions was chosen on the command line or by FARM_*."""
-    chosen_names = [name for name in OPTIONS if name in plan.origins and plan.options.get(name)]
-    versions = ("torch", "cuda", "cudnn")
-    return any(
-        plan.origins[name].startswith(("--", "FARM_"))
-        for name in chosen_names
-        if name not in versions
-    )
+    for name in OPTIONS:
+        if name in ("torch", "cuda", "cudnn") or not plan.options.get(name):
+            continue
+        if plan.origins.get(name, "").startswith(("--", "FARM_")):
+            return True
+    return False

@@ -71,8 +71,9 @@ def _unknown(name: str) -> UsageError:
             hint=f"one of its chips: {_either(chips)}",
         )
     near = gpus.nearest_names(name)
-    hint = f"nearest: {', '.join(near)}; or give" if near else "give"
-    hint += " its SM, as `farm detect` on its machine says: --gpu sm_NN"
+    hint = "give its SM, as `farm detect` on its machine says: --gpu sm_NN"
+    if near:
+        hint = f"nearest: {', '.join(near)}; or {hint}"
     return UsageError(f"the catalogue has no card {name!r}", hint=hint)
 
 

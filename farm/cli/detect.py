@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from farm.base.errors import ExitCode
 from farm.catalog import number
 from farm.cli import show
 from farm.cli.advice import Advice, advice
@@ -45,17 +46,20 @@ class Detected:
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
-        models = {"readings": self.readings, "recommendation": self.recommendation}
-        document: dict[str, Any] = {
-            name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()
+        first = None
+        if self.first:
+            text, line = self.first
+            first = {"text": text, "line": line}
+        elsewhere = []
+        for maker, description, install in self.elsewhere:
+            elsewhere.append({"maker": maker, "what": description, "install": install})
+        return {
+            "readings": self.readings.model_dump(mode="json", by_alias=True),
+            "recommendation": self.recommendation.model_dump(mode="json", by_alias=True),
+            "first": first,
+            "newer": self.newer,
+            "elsewhere": elsewhere,
         }
-        document["first"] = {"text": self.first[0], "line": self.first[1]} if self.first else None
-        document["newer"] = self.newer
-        document["elsewhere"] = [
-            {"maker": maker, "what": description, "install": install}
-            for maker, description, install in self.elsewhere
-        ]
-        return document
 
 
 def run_detect(args: argparse.Namespace) -> int:
@@ -66,7 +70,9 @@ def run_detect(args: argparse.Namespace) -> int:
         show.json_document(detected.to_json())
     else:
         _print(detected)
-    return 0 if detected.recommendation.variant else 3
+    if detected.recommendation.variant is None:
+        return ExitCode.NOT_BUILDABLE
+    return 0
 
 
 def detect(
@@ -85,20 +91,32 @@ def detect(
     if driver_fault and recommendation.variant:
         warnings = (*recommendation.warnings, driver_fault)
         recommendation = recommendation.model_copy(update={"warnings": warnings})
-    index = root = named_index or settings.index_at(project)
-    if not index.startswith(("https://", "http://")):
-        # The public address is that of the index in ci/farm.yaml, not of one that was named.
-        public = None if named_index else settings.index_public_url
-        root = public or open_store(index).url("")
+    index = named_index or settings.index_at(project)
+    root = _public_root(index, settings, named=bool(named_index))
     recommendation = with_published(recommendation, readings, index, root)
     question = _question(readings)
+    if question is None:
+        first = _first(None, recommendation, builds)
+        return Detected(readings, recommendation, first, elsewhere=())
     return Detected(
         readings=readings,
         recommendation=recommendation,
         first=_first(_upstream(question, readings), recommendation, builds),
-        elsewhere=tuple(_other_makers(question)) if question else (),
-        newer=_why_not_newer(question) if question else None,
+        elsewhere=tuple(_other_makers(question)),
+        newer=_why_not_newer(question),
     )
+
+
+def _public_root(index: str, settings: Settings, *, named: bool) -> str:
+    """The index as pip sees it.
+
+    The public address is that of the index in ci/farm.yaml, not of one that was named.
+    """
+    if index.startswith(("https://", "http://")):
+        return index
+    if settings.index_public_url and not named:
+        return settings.index_public_url
+    return open_store(index).url("")
 
 
 def _question(readings: Readings) -> Question | None:
@@ -111,34 +129,39 @@ def _question(readings: Readings) -> Question | None:
     if platform and platform.in_images and readings.os.libc is None:
         return None
     machine = machine_of(readings)
-    libc = (readings.os.libc or "").removeprefix("glibc ")
+    libc: str | None = (readings.os.libc or "").removeprefix("glibc ")
+    if not NUMBERS.fullmatch(libc or ""):
+        libc = None
     question = Question(
         sms=machine.sms,
         platform=f"{readings.os.system}-{readings.cpu.machine}",
         driver=machine.driver,
-        glibc=libc if NUMBERS.fullmatch(libc) else None,
-        cpu=machine.cpus[0] if machine.cpus else None,
+        glibc=libc,
+        cpu=next(iter(machine.cpus), None),
     )
-    releases = []
+    # The Pythons are in the order of preference: of those with the newest release the first counts.
+    best_python = next(iter(machine.pythons), None)
+    newest = None
     for python in machine.pythons:
         answer = _best(replace(question, python=python))
-        if answer.runs and answer.wheel:
-            releases.append((number(answer.wheel.torch), python))
-    newest = max((release for release, _ in releases), default=None)
-    # The Pythons are in the order of preference: of those with the newest release the first counts.
-    best = [python for release, python in releases if release == newest]
-    return replace(question, python=next(iter(best or machine.pythons), None))
+        if not answer.runs or answer.wheel is None:
+            continue
+        release = number(answer.wheel.torch)
+        if newest is None or release > newest:
+            newest = release
+            best_python = python
+    return replace(question, python=best_python)
 
 
 def _best(question: Question) -> CardAnswer | CpuAnswer:
     """The best wheel of PyTorch for the cards of a question; for its CPU where it has none."""
-    return official.best(question) if question.sms else official_cpu.best(question)
+    if question.sms:
+        return official.best(question)
+    return official_cpu.best(question)
 
 
-def _upstream(question: Question | None, readings: Readings) -> Advice | None:
+def _upstream(question: Question, readings: Readings) -> Advice | None:
     """PyTorch's own wheel for a machine; of one without a GPU, that for CPUs."""
-    if question is None:
-        return None
     cards_left_out = readings.gpus or readings.unclaimed_gpus
     if not question.sms and cards_left_out:
         return None
@@ -150,10 +173,14 @@ def _first(
 ) -> tuple[str, str] | None:
     """What to say first: the wheel of PyTorch, else one of the index, else a build and its cost."""
     if upstream:
-        flavour = f"CUDA {upstream.cuda}" if upstream.cuda else "for CPUs"
-        python = f", Python 3.{upstream.python[3:]}" if upstream.python else ""
-        end = f" ({upstream.end})" if upstream.end else ""
-        text = f"PyTorch's own wheel runs here: torch {upstream.torch}, {flavour}{python}{end}"
+        flavour = "for CPUs"
+        if upstream.cuda:
+            flavour = f"CUDA {upstream.cuda}"
+        text = f"PyTorch's own wheel runs here: torch {upstream.torch}, {flavour}"
+        if upstream.python:
+            text += f", Python 3.{upstream.python[3:]}"
+        if upstream.end:
+            text += f" ({upstream.end})"
         return text, upstream.pip
     if recommendation.pip:
         return "a wheel of the index is for this machine", recommendation.pip
@@ -174,7 +201,8 @@ def _builds(project: Path, readings: Readings) -> tuple[list[FarmBuild], str | N
         return builds, None
     for build in buildable_here(project, replace(machine, driver=None), limit=1):
         fault = driver_problem(build.cuda, readings.driver, readings.os.system)
-        return [], f"channel {build.channel}: {fault}" if fault else None
+        if fault:
+            return [], f"channel {build.channel}: {fault}"
     return [], None
 
 
@@ -193,12 +221,17 @@ def _other_makers(question: Question) -> Iterator[tuple[str, str, str]]:
     install line.
     """
     answer = _best(question)
-    without = () if isinstance(answer, CpuAnswer) else answer.without
+    lacks: tuple[str, ...] = ()
+    if isinstance(answer, CardAnswer):
+        lacks = answer.without
     if answer.runs and answer.wheel:
-        lacks = "".join(f", without {text.partition(':')[0]}" for text in without)
-        but = "".join(f"; {text}" for text in answer.but)
-        yield "PyTorch's own", f"{_release(answer)}{lacks}{but}", answer.wheel.pip
-    if not question.sms or (answer.runs and not without):
+        description = _release(answer)
+        for text in lacks:
+            description += f", without {text.partition(':')[0]}"
+        for text in answer.but:
+            description += f"; {text}"
+        yield "PyTorch's own", description, answer.wheel.pip
+    if not question.sms or (answer.runs and not lacks):
         return
     for row in other_makers.others(question):
         description = f"torch {row.torch}, CUDA {row.cuda}; lacks {row.lacks}"
@@ -206,9 +239,11 @@ def _other_makers(question: Question) -> Iterator[tuple[str, str, str]]:
 
 
 def _release(answer: CardAnswer | CpuAnswer) -> str:
+    if answer.wheel is None:
+        return ""
     if isinstance(answer, CardAnswer) and answer.wheel:
         return f"torch {answer.wheel.torch}, CUDA {answer.wheel.cuda}"
-    return f"torch {answer.wheel.torch}, for CPUs" if answer.wheel else ""
+    return f"torch {answer.wheel.torch}, for CPUs"
 
 
 def _print(detected: Detected) -> None:
@@ -219,37 +254,49 @@ def _print(detected: Detected) -> None:
         show.say(f"  {line}")
         print()
     _print_machine(detected.readings)
-    recommendation = detected.recommendation
     print()
-    rows = [("variant", recommendation.variant or "none")]
-    if recommendation.channel:
-        rows.append(("channel", recommendation.channel))
-    if recommendation.state:
-        rows.append(("wheel", recommendation.state))
-    rows += [("tested", test) for test in recommendation.tests]
-    show.table("", ("the farm's wheel for it", ""), rows, show.SCREEN)
-    for kind, texts in (("why", recommendation.reasons), ("warning", recommendation.warnings)):
-        for text in texts:
-            words, command, options = text.partition(" farm submit ")
-            show.prose(f"{kind}: {words}")
-            if command:  # on a line of its own, to be copied
-                show.say(f"  farm submit {options}")
+    _print_recommendation(detected.recommendation)
     if detected.newer:
         show.prose(f"newer ones of PyTorch: {detected.newer}")
     for maker, description, install in detected.elsewhere:
         show.prose(f"{maker}: {description}")
         show.say(f"  {install}")
-    if recommendation.pip:
+    if detected.recommendation.pip:
         print()
-        show.say(recommendation.pip)
+        show.say(detected.recommendation.pip)
+
+
+def _print_recommendation(recommendation: Recommendation) -> None:
+    rows = [("variant", recommendation.variant or "none")]
+    if recommendation.channel:
+        rows.append(("channel", recommendation.channel))
+    if recommendation.state:
+        rows.append(("wheel", recommendation.state))
+    for test in recommendation.tests:
+        rows.append(("tested", test))
+    show.table("", ("the farm's wheel for it", ""), rows, show.SCREEN)
+    for text in recommendation.reasons:
+        _print_line("why", text)
+    for text in recommendation.warnings:
+        _print_line("warning", text)
+
+
+def _print_line(kind: str, text: str) -> None:
+    """Print a reason; a command at its end on a line of its own, to be copied."""
+    words, command, options = text.partition(" farm submit ")
+    show.prose(f"{kind}: {words}")
+    if command:
+        show.say(f"  farm submit {options}")
 
 
 def _print_machine(readings: Readings) -> None:
     cpu = readings.cpu
     system = readings.os
-    libc = f", {system.libc}" if system.libc else ""
-    rows = [("system", f"{system.name} {system.version}{libc}")]
-    rows.append(("CPU", ", ".join(filter(None, (cpu.name, cpu.microarchitecture, cpu.machine)))))
+    system_text = f"{system.name} {system.version}"
+    if system.libc:
+        system_text += f", {system.libc}"
+    cpu_text = ", ".join(filter(None, (cpu.name, cpu.microarchitecture, cpu.machine)))
+    rows = [("system", system_text), ("CPU", cpu_text)]
     for gpu in readings.gpus:
         facts = [gpu.name]
         if gpu.capability:
@@ -261,5 +308,6 @@ def _print_machine(readings: Readings) -> None:
         rows.append(("driver", readings.driver))
     for python in readings.pythons:
         rows.append((f"Python {python.name[2]}.{python.name[3:]}", python.path))
-    rows += [("not read", f"{item.what}: {item.why}") for item in readings.missing]
+    for item in readings.missing:
+        rows.append(("not read", f"{item.what}: {item.why}"))
     show.table("", ("this machine", ""), rows, show.SCREEN)

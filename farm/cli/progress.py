@@ -94,7 +94,9 @@ class Position:
             return text
         seconds_left = (self._total - self._done) * seconds / steps
         text += f", {steps / seconds * 60:.0f} a minute"
-        return text if seconds_left < 1 else f"{text}, about {duration(seconds_left)} left"
+        if seconds_left >= 1:
+            text += f", about {duration(seconds_left)} left"
+        return text
 
     def output(self, now: float) -> str:
         """The newest line; before it, as a narrow terminal cuts off the end, how long none came."""
@@ -130,8 +132,10 @@ class LogWatcher(Watcher):
 
     def ended(self, step: Step) -> None:
         self._at = Position()
-        result = f": {step.result}" if step.result else ""
-        self._heartbeat.line(f"    {step.outcome} after {duration(step.seconds)}{result}")
+        text = f"    {step.outcome} after {duration(step.seconds)}"
+        if step.result:
+            text += f": {step.result}"
+        self._heartbeat.line(text)
 
     def line(self, text: str) -> None:
         self._at.line(text)
@@ -143,9 +147,10 @@ class LogWatcher(Watcher):
         # Of the probe's checks those that failed: the step's result counts the others.
         if text.startswith(("not run ", "passed ")) and not self._verbose:
             return
-        self._heartbeat.line(
-            f"    {text}" if self._verbose or text.startswith("farm: ") else _cut(f"    {text}")
-        )
+        line = f"    {text}"
+        if not self._verbose and not text.startswith("farm: "):
+            line = _cut(line)
+        self._heartbeat.line(line)
 
     def progress(self, done: int, total: int) -> None:
         self._at.progress(done, total)
@@ -156,12 +161,16 @@ class LogWatcher(Watcher):
         now = time.monotonic()
         if not at.name:
             return None
-        words = [part for part in (at.count(now), at.output(now)) if part]
-        return _cut(f"    {': '.join(words) or f'{at.name} for {duration(now - at.began)}'}")
+        text = ": ".join(filter(None, (at.count(now), at.output(now))))
+        if not text:
+            text = f"{at.name} for {duration(now - at.began)}"
+        return _cut(f"    {text}")
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 2]} …"
+    if len(line) <= WIDTH:
+        return line
+    return f"{line[: WIDTH - 2]} …"
 
 
 class TerminalWatcher(Watcher):

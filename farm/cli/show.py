@@ -47,7 +47,7 @@ def explain(error: FarmError) -> None:
     first, *further_lines = str(error).split("\n")
     note(f"farm: {first}")
     for line in further_lines:  # indented: only the farm's own words stand where its lines begin
-        note(line if line.startswith("    ") else f"    {line}")
+        note(f"    {line.removeprefix('    ')}")
     if error.hint:
         note(f"  next: {error.hint}")
 
@@ -168,13 +168,9 @@ def table(
     """
     if title:
         say(title)
-    print(
-        "\n".join(
-            lines(
-                columns, rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else width
-            )
-        )
-    )
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    print("\n".join(lines(columns, rows, width)))
 
 
 def lines(columns: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> Iterator[str]:
@@ -182,20 +178,24 @@ def lines(columns: Sequence[str], rows: Iterable[Sequence[str]], room: int) -> I
     be wider.
     """
     # Made safe before it is measured: an escape sequence has no width on the screen.
-    cells = [list(columns), *([plain(cell) for cell in row] for row in rows)]
+    cells = [list(columns)]
+    for row in rows:
+        cells.append(list(map(plain, row)))
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     while sum(widths) + GAP * (len(widths) - 1) > room and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
     for row in cells:
-        folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for parts in zip_longest(*folded, fillvalue=""):
-            padded = [
-                f"{' ' * (width - _width(part))}{part}"
-                if name in RIGHT
-                else f"{part}{' ' * (width - _width(part))}"
-                for name, part, width in zip(columns, parts, widths, strict=True)
-            ]
+        for parts in zip_longest(*map(_folded, row, widths), fillvalue=""):
+            padded = map(_padded, columns, parts, widths)
             yield (" " * GAP).join(padded).rstrip()
+
+
+def _padded(column: str, text: str, width: int) -> str:
+    """The text as wide as its column; numbers stand on the right."""
+    blanks = " " * (width - _width(text))
+    if column in RIGHT:
+        return blanks + text
+    return text + blanks
 
 
 def _width(text: str) -> int:
@@ -216,14 +216,17 @@ def _folded(text: str, width: int) -> list[str]:
 
 def outcomes(result: "Outcomes") -> None:
     """The table at the end of a run, and the pip line that a user would run."""
-    rows = [(s.name, f"{s.seconds:.1f}", s.outcome, s.result) for s in result.steps]
-    total = sum(step.seconds for step in result.steps)
+    rows: list[tuple[str, ...]] = []
+    total = 0.0
+    for step in result.steps:
+        rows.append((step.name, f"{step.seconds:.1f}", step.outcome, step.result))
+        total += step.seconds
+    rows.append(("all", f"{total:.1f}", "", ""))
+    title = "no new run"
+    if result.run:
+        title = f"run {result.run}"
     print()
-    table(
-        f"run {result.run}" if result.run else "no new run",
-        ("step", "seconds", "outcome", "result"),
-        [*rows, ("all", f"{total:.1f}", "", "")],
-    )
+    table(title, ("step", "seconds", "outcome", "result"), rows)
     if result.wheel and not result.pip_line:
         print()
         say(result.wheel)

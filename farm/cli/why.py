@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.base.errors import UsageError
+from farm.base.errors import ExitCode, UsageError
 from farm.cli import show
 from farm.cli.arguments import SWITCHES, switch
 from farm.cli.cards import example, sm_of
@@ -23,8 +23,6 @@ from farm.plan.resolve import check_request, resolve
 from farm.plan.variant import Variant
 from farm.platforms.facts import facts
 
-NO = 3
-"""The exit code for "it cannot be built"."""
 ONE_OPENMP = "two in one DLL compute wrong numbers (pytorch/pytorch#193784)"
 
 
@@ -52,32 +50,35 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
+        evidence = []
+        for label, text, source in self.evidence:
+            evidence.append({"what": label, "text": text, "source": source})
         return {
             "buildable": self.verdict.buildable,
             "reasons": [reason.to_json() for reason in self.verdict.reasons_with_nearest()],
             "nearest": next(iter(self.alternatives), None),
             "alternatives": list(self.alternatives),
-            "evidence": [
-                {"what": label, "text": text, "source": source}
-                for label, text, source in self.evidence
-            ],
+            "evidence": evidence,
             "not_pinned": list(self.not_pinned),
         }
 
     @property
     def headline(self) -> str:
         """Whether it can be built, in one sentence."""
+        verdict = self.verdict
+        return f"{verdict.what} on {self.platform} {self._can_be_built()}"
+
+    def _can_be_built(self) -> str:
+        if not self.verdict.buildable:
+            return "cannot be built"
         reasons = self.verdict.reasons_with_nearest()
-        can = "cannot be built"
-        if self.verdict.buildable:
-            can = "can be built"
-            if self.alternatives:
-                can += f" with {', or '.join(self.alternatives)}"
-            if any(reason.severity == "unpinned" for reason in reasons):
-                can = "goes together, but the farm has no pinned file for a part of it"
-            elif any(reason.rule.endswith("-reported") for reason in reasons):
-                can = "may not build: who tried it says so"
-        return f"{self.verdict.what} on {self.platform} {can}"
+        if any(reason.severity == "unpinned" for reason in reasons):
+            return "goes together, but the farm has no pinned file for a part of it"
+        if any(reason.rule.endswith("-reported") for reason in reasons):
+            return "may not build: somebody who tried it says so"
+        if self.alternatives:
+            return f"can be built with {', or '.join(self.alternatives)}"
+        return "can be built"
 
 
 def run_why(args: argparse.Namespace) -> int:
@@ -96,7 +97,9 @@ def run_why(args: argparse.Namespace) -> int:
         show.json_document(explanation.to_json())
     else:
         _print(explanation, verbose=args.verbose)
-    return 0 if explanation.verdict.buildable else NO
+    if explanation.verdict.buildable:
+        return 0
+    return ExitCode.NOT_BUILDABLE
 
 
 def _require_variant(args: argparse.Namespace) -> None:
@@ -106,8 +109,10 @@ def _require_variant(args: argparse.Namespace) -> None:
             hint="a variant names its Python: --variant sm35-avx-py311",
         )
     if args.variant is None:
-        hint = f"an example: --variant {example(args.gpu[0]) if args.gpu else 'sm35-avx-py311'}"
-        hint += "; about PyTorch's own wheels: --official" if args.gpu else ""
+        hint = "an example: --variant sm35-avx-py311"
+        if args.gpu:
+            hint = f"an example: --variant {example(args.gpu[0])}"
+            hint += "; about PyTorch's own wheels: --official"
         raise UsageError("--variant GPU-CPU-PYTHON is missing", hint=hint)
 
 
@@ -121,16 +126,23 @@ def explain(args: argparse.Namespace) -> Explanation:
     if verdict.buildable and verdict.channel != check_request(project, request).channel:
         alternatives = [f"--channel {verdict.channel}"]
     plan = None
+    evidence: list[tuple[str, str, str]] = []
+    not_pinned: list[str] = []
     if verdict.complete:
         plan = resolve(project, replace(request, channel=verdict.channel))
+        evidence += load_evidence(project).rows(plan)
+        not_pinned += platform(plan.platform).floating(plan)
+    instead: list[FarmBuild] = []
+    if not verdict.buildable:
+        instead = _instead(args, project, request)
     return Explanation(
         verdict=verdict,
         platform=request.platform,
         alternatives=tuple(alternatives),
         plan=plan,
-        evidence=tuple(load_evidence(project).rows(plan)) if plan else (),
-        not_pinned=tuple(platform(plan.platform).floating(plan)) if plan else (),
-        instead=() if verdict.buildable else tuple(_instead(args, project, request)),
+        evidence=tuple(evidence),
+        not_pinned=tuple(not_pinned),
+        instead=tuple(instead),
     )
 
 
@@ -139,8 +151,10 @@ def _print(explanation: Explanation, *, verbose: bool) -> None:
     verdict = explanation.verdict
     show.say(explanation.headline)
     for reason in verdict.reasons_with_nearest():
-        instead = f" (instead: {reason.nearest})" if reason.nearest else ""
-        show.prose(f"  {reason.severity}: {reason.text}{instead}")
+        text = f"  {reason.severity}: {reason.text}"
+        if reason.nearest:
+            text += f" (instead: {reason.nearest})"
+        show.prose(text)
         if verbose:
             show.prose(f"    {reason.fact} ({reason.source})")
     if explanation.alternatives and not verdict.buildable:
@@ -176,11 +190,11 @@ def _instead(args: argparse.Namespace, project: Path, request: BuildRequest) -> 
 def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
     """The fields of a stack that were asked about."""
     _refuse_elsewhere(args, variant)
-    fields: dict[str, Any] = {
-        name: getattr(args, name) for name in ("driver", "arch_list", "numpy")
-    }
-    fields["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None
-    fields["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
+    fields = show.fields(args, "driver", "arch_list", "numpy")
+    if args.gcc is not None:
+        fields["gcc"] = parse_gcc(args.gcc)
+    if args.msvc is not None:
+        fields["msvc"] = parse_msvc(args.msvc)
     if args.gpu is not None:
         if len(args.gpu) > 1:
             hint = "about PyTorch's own wheels for several cards: --official"
@@ -188,10 +202,9 @@ def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
         fields["gpu"] = sm_of(args.gpu[0], variant.architectures)
         fields["gpu_name"] = args.gpu[0]
     # None where nothing was said, False for `--no-…`: both ask nothing.
-    on = {switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
-    return {name: value for name, value in fields.items() if value is not None} | {
-        "switches": frozenset(on)
-    }
+    on = frozenset(switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_")))
+    known_fields = {name: value for name, value in fields.items() if value is not None}
+    return {**known_fields, "switches": on}
 
 
 def _refuse_elsewhere(args: argparse.Namespace, variant: Variant) -> None:

@@ -4,7 +4,7 @@ An entry counts for one build alone, and only while the build is what the entry 
 concluded from it for other variants of the channel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -47,7 +47,9 @@ class Ran(Model):
 
     @property
     def text(self) -> str:
-        how = f", {_CARD[self.card]}" if self.card else ""
+        how = ""
+        if self.card:
+            how = f", {_CARD[self.card]}"
         return f"{self.where}{how}, {self.date}: {self.what}"
 
 
@@ -77,22 +79,33 @@ class ProvedWheel(Model):
     def state(self) -> str:
         """How far the proof goes, in a few words."""
         if self.built.emulated:
-            return f"built{' and run' if self.runs else ''} on an emulated machine alone"
-        on_card = sorted((run for run in self.runs if run.card), key=lambda run: run.part)
+            if self.runs:
+                return "built and run on an emulated machine alone"
+            return "built on an emulated machine alone"
+        on_card = [run for run in self.runs if run.card]
         if on_card:
-            run = "run in part" if on_card[0].part else "run"
-            return (
-                f"built and {run} on {on_card[0].where.partition(',')[0]}, "
-                f"{_CARD[on_card[0].card or '']}"
-            )
-        return "built and run without a card" if self.runs else "built, not run"
+            # A whole run is worth more than one that was stopped.
+            best = min(on_card, key=lambda run: run.part)
+            extent = "run in part" if best.part else "run"
+            place = best.where.partition(",")[0]
+            return f"built and {extent} on {place}, {_CARD[best.card or '']}"
+        if self.runs:
+            return "built and run without a card"
+        return "built, not run"
 
     @property
     def level(self) -> int:
         """How far the proof goes: 3 on a card, 2 without one, 1 built alone."""
+        if not self.runs:
+            return 1
         if any(run.card for run in self.runs):
             return 3
-        return 2 if self.runs else 1
+        return 2
+
+    @property
+    def summary(self) -> str:
+        """When it was built, and how far the proof goes."""
+        return f"{self.built.date}: {self.state}"
 
     def is_of(self, plan: Plan) -> bool:
         """True for the wheel of this plan."""
@@ -100,11 +113,12 @@ class ProvedWheel(Model):
 
     def is_of_stack(self, plan: Plan) -> bool:
         """True for the wheel of this plan, built on any base image."""
-        names = ("channel", "package", "platform", "variant", "version")
-        same = all(getattr(self, name) == getattr(plan, name) for name in names)
+        for name in ("channel", "package", "platform", "variant", "version"):
+            if getattr(self, name) != getattr(plan, name):
+                return False
         # Where an entry does not say that something was left out, nothing was.
         options = {"without": None, **self.options}
-        return same and all(plan.options.get(name) == value for name, value in options.items())
+        return all(plan.options.get(name) == value for name, value in options.items())
 
 
 class _File(Model):
@@ -123,52 +137,50 @@ class Evidence:
 
     def of_channel(self, channel: str, package: str) -> list[ProvedWheel]:
         """The proofs of a channel's package, whatever the variant."""
-        return [
-            wheel for wheel in self.wheels if (wheel.channel, wheel.package) == (channel, package)
-        ]
+        place = (channel, package)
+        return [wheel for wheel in self.wheels if (wheel.channel, wheel.package) == place]
 
     def rows(self, plan: Plan) -> list[tuple[str, str, str]]:
         """(what, text, where it is described): a line a test of the build, and what was never
         run.
         """
-        if proofs := self.of(plan):
-            never = [
-                name for name in proofs[0].not_run if all(name in wheel.not_run for wheel in proofs)
-            ]
-            text = ", ".join(never or proofs[0].not_run) or "nothing known"
-            tested = [
-                ("tested", f"{wheel.built.date}: {wheel.state}", wheel.page) for wheel in proofs
-            ]
-            return [*tested, ("not tested", text, proofs[0].page)]
-        if names := str(plan.options["without"] or ""):
+        proofs = self.of(plan)
+        if proofs:
+            tested = [("tested", wheel.summary, wheel.page) for wheel in proofs]
+            return [*tested, ("not tested", _never_run(proofs), proofs[0].page)]
+        text, page = self._nearest_test(plan)
+        return [("not tested", text, page)]
+
+    def _nearest_test(self, plan: Plan) -> tuple[str, str]:
+        """What was tested instead of a build that was not, and where that is described."""
+        names = str(plan.options["without"] or "")
+        if names:
             complete = plan.model_copy(update={"options": {**plan.options, "without": None}})
-            if proofs := self.of(complete):
+            proofs = self.of(complete)
+            if proofs:
                 suffix = "with them" if "," in names else "with it"
-                return [
-                    (
-                        "not tested",
-                        f"without {names}; {suffix}, {proofs[0].built.date}: {proofs[0].state}",
-                        proofs[0].page,
-                    )
-                ]
-        if elsewhere := [wheel for wheel in self.wheels if wheel.is_of_stack(plan)]:
+                return f"without {names}; {suffix}, {proofs[0].summary}", proofs[0].page
+        elsewhere = [wheel for wheel in self.wheels if wheel.is_of_stack(plan)]
+        if elsewhere:
             last = elsewhere[-1]
-            text = f"on {plan.base}; on {last.base}, {last.built.date}: {last.state}"
-            return [("not tested", text, last.page)]
-        variants = list(
-            dict.fromkeys(wheel.variant for wheel in self.of_channel(plan.channel, plan.package))
+            return f"on {plan.base}; on {last.base}, {last.summary}", last.page
+        variants = dict.fromkeys(
+            wheel.variant for wheel in self.of_channel(plan.channel, plan.package)
         )
-        text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
         if variants:
-            text = f"this build; of its channel were tested: {', '.join(variants)}"
-        return [("not tested", text, FILE)]
+            return f"this build; of its channel were tested: {', '.join(variants)}", FILE
+        text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
+        return text, FILE
 
     def details(self, plan: Plan) -> Iterator[tuple[str, str, str]]:
         """Every run of the build's wheels, as `rows`."""
         for wheel in self.of(plan):
-            sha256 = f", sha256 {wheel.sha256[:12]}" if wheel.sha256 else ""
-            yield "built", f"{wheel.built.date}, {wheel.built.where}{sha256}", wheel.page
-            yield from (("run", run.text, wheel.page) for run in wheel.runs)
+            text = f"{wheel.built.date}, {wheel.built.where}"
+            if wheel.sha256:
+                text += f", sha256 {wheel.sha256[:12]}"
+            yield "built", text, wheel.page
+            for run in wheel.runs:
+                yield "run", run.text, wheel.page
             yield "not run", ", ".join(wheel.not_run) or "nothing known", wheel.page
 
 
@@ -177,16 +189,29 @@ def load_evidence(project: Path) -> Evidence:
     wrong.
     """
     project_file = project / FILE
-    matrix = project / _MATRIX
     farm_file = resources.ROOT / FILE
-    wheels = load(project_file, _File).wheels if project_file.is_file() else []
-    # In the farm's own checkout both are one file: its proofs count once.
-    if not project_file.is_file() or not project_file.samefile(farm_file):
-        written = load(matrix, MatrixText).channels if matrix.is_file() else {}
+    wheels = []
+    if project_file.is_file():
+        wheels = list(load(project_file, _File).wheels)
+        # In the farm's own checkout both are one file: its proofs count once.
+        if project_file.samefile(farm_file):
+            return Evidence(tuple(wheels))
+    matrix = project / _MATRIX
+    project_channels: Collection[str] = ()
+    if matrix.is_file():
+        project_channels = load(matrix, MatrixText).channels
+    for wheel in load(farm_file, _File).wheels:
         # A channel that the project writes itself is another stack: the farm's proofs are not of
         # it.
-        wheels = [
-            *wheels,
-            *(wheel for wheel in load(farm_file, _File).wheels if wheel.channel not in written),
-        ]
+        if wheel.channel not in project_channels:
+            wheels.append(wheel)
     return Evidence(tuple(wheels))
+
+
+def _never_run(proofs: list[ProvedWheel]) -> str:
+    """What no proof of a build ran; of the first proof, where each ran something else."""
+    never = set(proofs[0].not_run)
+    for wheel in proofs[1:]:
+        never.intersection_update(wheel.not_run)
+    names = [name for name in proofs[0].not_run if name in never]
+    return ", ".join(names or proofs[0].not_run) or "nothing known"

@@ -1,6 +1,6 @@
 """The matrix: the channels of `ci/matrix.yaml` with what they inherit, and all of their builds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,10 +33,9 @@ class Matrix:
         """
         if name not in self.channels:
             near = nearest(name, list(self.channels))
+            hint = f"channels: {', '.join(self.channels)}"
             if near:
                 hint = f"nearest: {', '.join(near)}"
-            else:
-                hint = f"channels: {', '.join(self.channels)}"
             raise UsageError(f"unknown channel {name!r}", hint=hint)
         return self.channels[name]
 
@@ -56,20 +55,19 @@ class Matrix:
         then the first with the package: its rules then say why not. Raises UsageError: no channel
         builds the package for the platform.
         """
-        fitting = [
-            c for c in self.channels.values() if package in c.packages and platform in c.platforms
-        ]
+        fitting = []
+        for channel in self.channels.values():
+            if package in channel.packages and platform in channel.platforms:
+                fitting.append(channel)
         if not fitting:
             raise UsageError(f"no channel of ci/matrix.yaml builds {package!r} for {platform}")
 
         def distance(channel: Channel) -> tuple[int, bool, bool]:
-            if offers := channel.cudas(package, variant, platform):
-                other_torch = torch not in (None, channel.text.options.get("torch"))
-                return 0, other_torch, cuda is not None and cuda not in offers
-            alike = any(
-                b.variant.group == variant.group for b in channel.builds if b.platform == platform
-            )
-            return (1 if alike else 2 if variant.gpu in channel.gpus else 3), False, False
+            offers = channel.cudas(package, variant, platform)
+            if not offers:
+                return _distance_of_hardware(channel, variant, platform), False, False
+            other_torch = torch not in (None, channel.text.options.get("torch"))
+            return 0, other_torch, cuda is not None and cuda not in offers
 
         return min(fitting, key=distance).name  # the first of equals
 
@@ -88,26 +86,31 @@ class Matrix:
         nearest are given.
         """
         head, slash, alias = name.rpartition("/")
-        channel_name = self.channel(head).name if slash else channel
-        # Reversed, so that of equal aliases the first channel's stays.
-        builds = {build.alias: build for build in reversed(list(self.builds(channel_name)))}
-        if alias not in builds:
-            near = nearest(alias, list(builds))
-            if near:
-                hint = f"nearest: {', '.join(near)}"
-            else:
-                hint = "farm matrix --format names lists them"
-            raise UsageError(
-                f"unknown build {name!r}" + (f" in {channel_name}" if channel_name else ""),
-                hint=hint,
-            )
-        return builds[alias]
+        channel_name = channel
+        if slash:
+            channel_name = self.channel(head).name
+        builds: dict[str, Build] = {}
+        for build in self.builds(channel_name):
+            builds.setdefault(build.alias, build)  # of equal aliases the first channel's
+        if alias in builds:
+            return builds[alias]
+        near = nearest(alias, list(reversed(builds)))
+        hint = "farm matrix --format names lists them"
+        if near:
+            hint = f"nearest: {', '.join(near)}"
+        fault = f"unknown build {name!r}"
+        if channel_name:
+            fault += f" in {channel_name}"
+        raise UsageError(fault, hint=hint)
 
     def builds(self, channel: str | None = None) -> Iterator[Build]:
         """The builds of one channel or of all, in the order of the file. Raises UsageError: there
         is none.
         """
-        for source in self.channels.values() if channel is None else [self.channel(channel)]:
+        if channel is not None:
+            yield from self.channel(channel).builds
+            return
+        for source in self.channels.values():
             yield from source.builds
 
 
@@ -120,8 +123,9 @@ def load_matrix(project: Path) -> Matrix:
     return _load(path, read_bounded(path), recipe.names())
 
 
+# The cache goes by the content and by the packages that have a recipe.
 @lru_cache(maxsize=4)
-def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # noqa: ARG001 the cache goes by them
+def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # noqa: ARG001
     text = load(path, MatrixText)
     written = text.channels
     if text.defaults:
@@ -138,20 +142,24 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
             _check_complete(merged)
             channels[name] = Channel(name, merged)
         except RuleError as error:
-            owner = name
-            # The key is written in the nearest channel of the chain that has it.
-            while (
-                error.loc
-                and error.loc[0] not in written[owner].model_fields_set
-                and written[owner].extends
-            ):
-                owner = str(written[owner].extends)
-            heir = f", inherited by {name}" if owner != name else ""
+            owner = _owner(written, name, error)
             loc = ("channels", owner, *error.loc)
-            raise UsageError(
-                f"{where(path, *loc)}: {'.'.join(map(str, loc))}{heir}: {error}"
-            ) from error
+            place = ".".join(map(str, loc))
+            if owner != name:
+                place += f", inherited by {name}"
+            raise UsageError(f"{where(path, *loc)}: {place}: {error}") from error
     return Matrix(channels, tuple(faults.values()))
+
+
+def _owner(written: dict[str, ChannelText], name: str, error: RuleError) -> str:
+    """The channel that the key at fault is written in: the nearest of the chain that has it."""
+    owner = name
+    while error.loc and error.loc[0] not in written[owner].model_fields_set:
+        heir_of = written[owner].extends
+        if not heir_of:
+            break
+        owner = heir_of
+    return owner
 
 
 def _without_faulty(
@@ -193,11 +201,7 @@ def _merged(
     if text.extends in chain:
         fault = f"a cycle of inheritance: {' -> '.join((*chain, text.extends))}"
     elif text.extends not in written:
-        near = nearest(text.extends, list(written))
-        if near:
-            hint = f"did you mean {near[0]!r}?"
-        else:
-            hint = f"known: {', '.join(written)}"
+        hint = _did_you_mean(nearest(text.extends, list(written)), written)
         fault = f"unknown channel {text.extends!r}; {hint}"
     if fault:  # only now, since `where` reads the file again
         raise UsageError(
@@ -208,41 +212,77 @@ def _merged(
     return _merged(path, written, text.extends, chain).model_copy(update=updates)
 
 
+def _did_you_mean(near: list[str], names: Iterable[str]) -> str:
+    """The name that may be meant, else all that there are."""
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known: {', '.join(names)}"
+
+
 def _check_complete(text: ChannelText) -> None:
+    """Raise a RuleError where a channel names a recipe that there is not, or lacks a key."""
+    names = recipe.names()
     for package in text.packages:
-        if package not in recipe.names():
-            near = recipe.near(package)
-            if near:
-                hint = f"did you mean {near[0]!r}?"
-            else:
-                hint = f"known: {', '.join(recipe.names())}"
+        if package not in names:
+            hint = _did_you_mean(recipe.near(package), names)
             raise RuleError(f"no recipe for package {package!r}; {hint}", "packages")
     for index, rule in enumerate(text.include):
-        if unknown := [package for package in rule.packages or () if package not in recipe.names()]:
-            raise RuleError(f"no recipe for package {unknown[0]!r}", "include", index, "packages")
+        for package in rule.packages:
+            if package not in names:
+                fault = f"no recipe for package {package!r}"
+                raise RuleError(fault, "include", index, "packages")
     for package, name in text.recipes.items():
-        if name not in recipe.names():
-            near = recipe.near(name) or list(recipe.names())
+        if name not in names:
+            near = recipe.near(name) or list(names)
+            fault = f"there is no recipe {name!r}; known: {', '.join(near)}"
+            raise RuleError(fault, "recipes", package)
+    _check_releases(text)
+    _check_keys(text)
+
+
+def _check_releases(text: ChannelText) -> None:
+    """Raise a RuleError where a recipe's source belongs to another PyTorch than the channel's."""
+    torch = text.options["torch"]
+    for package in text.packages:
+        name = text.recipe_of(package)
+        release = recipe.recipe(name).torch_release
+        if release not in (None, torch) and not recipe.is_replaced(name):
             raise RuleError(
-                f"there is no recipe {name!r}; known: {', '.join(near)}", "recipes", package
+                f"{name} is built from sources of torch {release}, not {torch}", "torch"
             )
-    for name in (text.recipe_of(package) for package in text.packages):
-        built = recipe.recipe(name)
-        if not recipe.is_replaced(name) and built.torch_release not in (
-            None,
-            torch := text.options["torch"],
-        ):
-            fault = f"{name} is built from sources of torch {built.torch_release}, not {torch}"
-            raise RuleError(fault, "torch")
+
+
+def _check_keys(text: ChannelText) -> None:
+    """Raise a RuleError where a channel lacks a key that its packages need."""
+    missing = [key for key in REQUIRED if not getattr(text, key)]
+    advice = ""
     # A channel of packages that do not need PyTorch pins no release of it.
-    with_torch = [
-        p for p in text.packages if OPTIONS["torch"].applies(recipe.recipe(text.recipe_of(p)))
-    ]
-    needed = [*REQUIRED, "torch"] if with_torch else REQUIRED
-    if missing := [key for key in needed if not getattr(text, key)]:
-        also = f", nor has {text.extends}" if text.extends else ""
-        if "torch" in missing:
-            advice = f'; {with_torch[0]} needs PyTorch: add `torch: "2.6.0"`, or another one'
-        else:
-            advice = ""
+    user = _user_of_torch(text)
+    if user and not text.options["torch"]:
+        missing.append("torch")
+        advice = f'; {user} needs PyTorch: add `torch: "2.6.0"`, or another one'
+    if missing:
+        also = ""
+        if text.extends:
+            also = f", nor has {text.extends}"
         raise RuleError(f"the channel has no {' and no '.join(missing)}{also}{advice}")
+
+
+def _user_of_torch(text: ChannelText) -> str | None:
+    """The first package of a channel that needs PyTorch."""
+    for package in text.packages:
+        if OPTIONS["torch"].applies(recipe.recipe(text.recipe_of(package))):
+            return package
+    return None
+
+
+def _distance_of_hardware(channel: Channel, variant: Variant, platform: str) -> int:
+    """How far a channel that does not offer a variant is from it: the same GPU and CPU, the GPU,
+    neither.
+    """
+    for build in channel.builds:
+        if build.platform == platform and build.variant.group == variant.group:
+            return 1
+    if variant.gpu in channel.gpus:
+        return 2
+    return 3

@@ -4,7 +4,6 @@ verdict on it.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,6 @@ def resolve_options(
     package, platform, channel, option or value is unknown, with the nearest; or an option of the
     command line means nothing to the build.
     """
-    variant = request.variant
     options = {name: Choice(*explicit) for name, explicit in request.options.items()}
     for name, choice in options.items():
         option(name).check(choice)
@@ -106,51 +104,20 @@ def resolve_options(
     matrix = load_matrix(project)
     package = _listed(matrix, request.package)
     system = platform(request.platform)
-    if OPTIONS["torch"].applies(recipe(request.package)):
-        torch_choice = options.get("torch")
-    else:
-        torch_choice = None
-    # Before the channel is known, since it decides which one is the default.
-    torch = catalog.find(catalog.torch_releases(), _text(torch_choice) or "")
-    default = partial(
-        matrix.default_channel,
-        package,
-        variant,
-        request.platform,
-        torch,
-        _text(options.get("cuda")),
-    )
-    name = channel_name or request.channel or default()
-    channel = matrix.channel(name)
-    pins = channel.pins(package, variant, request.platform, _text(options.get("cuda")))
+    channel = _channel(matrix, request, package, options, channel_name)
+    cuda = _text(options.get("cuda"))
+    pins = channel.pins(package, request.variant, request.platform, cuda)
     recipe_ = recipe(pins.recipe)
-    choices = {
-        entry.name: _choose(entry, recipe_, variant, options, pins, channel.name)
-        for entry in OPTIONS.values()
-    }
-    stack = Stack(
-        package=recipe_.package,
-        variant=variant,
-        platform=request.platform,
-        base=pins.base,
-        toolkit=_text(choices["toolkit"]),
-        cuda=_text(choices["cuda"]),
-        torch=_text(choices["torch"]),
-        cudnn=_text(choices["cudnn"]),
-        ptx=bool(choices["ptx"].value),
-        words=tuple((name, word) for name in catalog.words() if (word := _text(choices[name]))),
-        components=tuple(recipe_.components),
-        features=tuple(recipe_.features),
-        **(fields or {}),
-    )
-    stack = system.with_platform(stack)
+    choices = {}
+    for name, entry in OPTIONS.items():
+        choices[name] = _choose(entry, recipe_, request.variant, options, pins, channel.name)
+    stack = system.with_platform(_stack(request, pins, recipe_, choices, fields or {}))
     # What someone asked for never gives way.
     free = {"base", "cudnn"} - set(options)
     # First what a default can mend, then whether a standalone Python would mend more.
     adjusted = apply_defaults(stack, free)
-    adjusted = _use_standalone_python(
-        stack, adjusted, recipe_, free, pinned=channel.text.base is not None
-    )
+    is_pinned = channel.text.base is not None
+    adjusted = _use_standalone_python(stack, adjusted, recipe_, free, pinned=is_pinned)
     if adjusted.cudnn != stack.cudnn:
         why = f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
         choices["cudnn"] = Choice(adjusted.cudnn, why)
@@ -158,11 +125,7 @@ def resolve_options(
         request=request,
         package=package,
         channel=channel,
-        channel_origin="--channel"
-        if request.channel
-        else "default"
-        if channel_name is None
-        else "it fits",
+        channel_origin=_channel_origin(request, channel_name),
         pins=replace(pins, base=adjusted.base),
         recipe=recipe_,
         chosen=choices,
@@ -170,35 +133,113 @@ def resolve_options(
     )
 
 
-def _use_standalone_python(
-    stack: Stack, settled: Stack, recipe_: Recipe, free: Collection[str], *, pinned: bool
+def _channel(
+    matrix: Matrix,
+    request: BuildRequest,
+    package: str,
+    options: Mapping[str, Choice],
+    channel_name: str | None,
+) -> Channel:
+    """The channel to try, else the one that was asked for, else the default one of a build."""
+    name = channel_name or request.channel
+    if name is None:
+        # Before the channel is known, since it decides which one is the default.
+        torch = None
+        if OPTIONS["torch"].applies(recipe(request.package)):
+            torch = catalog.find(catalog.torch_releases(), _text(options.get("torch")) or "")
+        cuda = _text(options.get("cuda"))
+        name = matrix.default_channel(package, request.variant, request.platform, torch, cuda)
+    return matrix.channel(name)
+
+
+def _channel_origin(request: BuildRequest, channel_name: str | None) -> str:
+    if request.channel:
+        return "--channel"
+    if channel_name is None:
+        return "default"
+    return "it fits"
+
+
+def _stack(
+    request: BuildRequest,
+    pins: Pins,
+    recipe_: Recipe,
+    choices: Mapping[str, Choice],
+    fields: Mapping[str, Any],
 ) -> Stack:
-    """The settled stack, or one with a standalone Python where less stands against that.
+    words = []
+    for name in catalog.words():
+        word = _text(choices[name])
+        if word:
+            words.append((name, word))
+    return Stack(
+        package=recipe_.package,
+        variant=request.variant,
+        platform=request.platform,
+        base=pins.base,
+        toolkit=_text(choices["toolkit"]),
+        cuda=_text(choices["cuda"]),
+        torch=_text(choices["torch"]),
+        cudnn=_text(choices["cudnn"]),
+        ptx=bool(choices["ptx"].value),
+        words=tuple(words),
+        components=tuple(recipe_.components),
+        features=tuple(recipe_.features),
+        **fields,
+    )
+
+
+def _use_standalone_python(
+    stack: Stack, adjusted: Stack, recipe_: Recipe, free: Collection[str], *, pinned: bool
+) -> Stack:
+    """The adjusted stack, or one with a standalone Python where less stands against that.
 
     The base image that a channel pins is the oldest glibc that its wheels need: a standalone Python
     keeps it.
     """
-    releases = catalog.debian_releases()
+    if stack.base is None or not recipe_.wheels:
+        return adjusted
+    against = _rules_against(adjusted)
+    moved = pinned and adjusted.base != stack.base
+    outdated = _is_outdated(adjusted.base)
+    if not (against or moved or outdated):
+        return adjusted
     python = stack.variant.python
-    against = {reason.rule for reason in check(settled) if reason.blocks}
-    moved = pinned and settled.base != stack.base
-    outdated = settled.base in releases and releases[settled.base].outdated
-    if stack.base is None or not recipe_.wheels or not (against or moved or outdated):
-        return settled
-    another = next(name for name in (stack.base, *releases) if releases[name].python != python)
-    for base in (stack.base, another) if outdated else (another,):
-        with_standalone = replace(stack, base=base, standalone=standalone_packages(recipe_, python))
+    packages = standalone_packages(recipe_, python)
+    bases = [_base_with_another_python(stack.base, python)]
+    if outdated:
+        bases.insert(0, stack.base)
+    for base in bases:
+        with_standalone = replace(stack, base=base, standalone=packages)
         # Its base stays: keeping that is what the standalone Python is for.
         with_standalone = apply_defaults(with_standalone, set(free) - {"base"})
-        objections = {reason.rule for reason in check(with_standalone) if reason.blocks}
+        objections = _rules_against(with_standalone)
         # A standalone Python is only taken where it helps: it needs a wheel of everything that the
         # build imports.
-        fewer = len(objections) < len(against) or (
-            "base-python" in against and len(objections) == len(against)
-        )
-        if fewer or ((moved or outdated) and not objections):
+        if len(objections) < len(against):
             return with_standalone
-    return settled
+        if "base-python" in against and len(objections) == len(against):
+            return with_standalone
+        if (moved or outdated) and not objections:
+            return with_standalone
+    return adjusted
+
+
+def _rules_against(stack: Stack) -> set[str]:
+    """The rules by which a stack cannot be built."""
+    return {reason.rule for reason in check(stack) if reason.blocks}
+
+
+def _is_outdated(base: str | None) -> bool:
+    """True if a base image's Python is no longer maintained."""
+    release = catalog.debian_releases().get(base or "")
+    return release is not None and release.outdated
+
+
+def _base_with_another_python(base: str, python: str) -> str:
+    """The base image, else the first of the catalogue, whose own Python is another one."""
+    releases = catalog.debian_releases()
+    return next(name for name in (base, *releases) if releases[name].python != python)
 
 
 def _listed(matrix: Matrix, name: str) -> str:
@@ -210,60 +251,62 @@ def _listed(matrix: Matrix, name: str) -> str:
 
 
 def _choose(
-    one: Option,
+    entry: Option,
     recipe_: Recipe,
     variant: Variant,
-    given: Mapping[str, Choice],
+    explicit: Mapping[str, Choice],
     pins: Pins,
     channel: str,
 ) -> Choice:
     """The explicit choice, else the channel's, else the default, also for an option that does not
     apply.
     """
-    if one.needs_gpu and not variant.sms:
-        nothing = f"variant {variant}"
-    else:
-        nothing = None
-    nothing = nothing or (None if one.applies(recipe_) else f"recipe {recipe_.package}")
-    if nothing:
+    choice = explicit.get(entry.name)
+    subject = _without_meaning(entry, recipe_, variant)
+    if subject:
         # Options of ci/farm.yaml hold for all builds that know them, those of a command for the one
         # that it is about.
-        if (
-            one.name in given
-            and not given[one.name].origin.startswith(FILE)
-            and given[one.name].value != one.default
-        ):
-            raise UsageError(
-                f"{given[one.name].origin} means nothing to {nothing}", hint="leave it out"
-            )
-        return Choice(one.default, nothing)
-    if one.name in given:
-        return _completed(one, given[one.name])
-    if one.name in pins.options:
-        return _completed(one, Choice(pins.options[one.name], f"channel {channel}"))
-    return Choice(one.default, "default")
+        if choice and not choice.origin.startswith(FILE) and choice.value != entry.default:
+            raise UsageError(f"{choice.origin} means nothing to {subject}", hint="leave it out")
+        return Choice(entry.default, subject)
+    if choice:
+        return _completed(entry, choice)
+    if entry.name in pins.options:
+        return _completed(entry, Choice(pins.options[entry.name], f"channel {channel}"))
+    return Choice(entry.default, "default")
 
 
-def _completed(one: Option, choice: Choice) -> Choice:
+def _without_meaning(entry: Option, recipe_: Recipe, variant: Variant) -> str | None:
+    """The variant or recipe that an option means nothing to."""
+    if entry.needs_gpu and not variant.sms:
+        return f"variant {variant}"
+    if not entry.applies(recipe_):
+        return f"recipe {recipe_.package}"
+    return None
+
+
+def _completed(entry: Option, choice: Choice) -> Choice:
     """`--torch 2.7` means the newest 2.7. Raises UsageError: the catalogue has none, which forbids
     nothing.
     """
-    if one.catalogue is None or not isinstance(choice.value, str):
+    if entry.catalogue is None or not isinstance(choice.value, str):
         return choice
-    versions = getattr(catalog, one.catalogue)()
+    versions = getattr(catalog, entry.catalogue)()
     version = catalog.find(versions, choice.value)
     if version is None:
-        names = {"cuda": "CUDA", "cudnn": "cuDNN"}
+        title = {"cuda": "CUDA", "cudnn": "cuDNN"}.get(entry.name, entry.name)
         raise UsageError(
-            f"{names.get(one.name, one.name)} {choice.value} (from {choice.origin}) is not in the "
-            "catalogue",
+            f"{title} {choice.value} (from {choice.origin}) is not in the catalogue",
             hint=catalog.known(versions, choice.value),
         )
     return choice._replace(value=version)
 
 
 def _text(choice: Choice | None) -> str | None:
-    return choice.value if choice and isinstance(choice.value, str) else None
+    """The value of a choice that is text."""
+    if choice is not None and isinstance(choice.value, str):
+        return choice.value
+    return None
 
 
 @dataclass(frozen=True)
@@ -313,8 +356,12 @@ class Verdict:
         if self.offer:
             return list(self.instead)
         solved = solve(self.stack, self.options)
-        text = difference(self.stack, solved) if solved else ""
-        return [text] if text and self.can_be_planned(text) else []
+        if solved is None:
+            return []
+        text = difference(self.stack, solved)
+        if not text or not self.can_be_planned(text):
+            return []
+        return [text]
 
     def nearest(self) -> str | None:
         """The first of the alternatives; None: nothing is against the build, or nothing was
@@ -328,17 +375,21 @@ class Verdict:
         """
         if self.complete:
             return
-        reasons = [reason for reason in self.reasons_with_nearest() if reason.blocks]
-        lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
+        lines = [f"{self.what} cannot be built:"]
+        singles = []
+        for reason in self.reasons_with_nearest():
+            if reason.blocks:
+                lines.append(f"  - {reason.text}")
+                if reason.nearest:
+                    singles.append(reason.nearest)
         # One change that does away with everything is worth more than one for each reason.
-        single = dict.fromkeys(reason.nearest for reason in reasons if reason.nearest)
-        if alternatives := self.alternatives():
+        alternatives = self.alternatives()
+        if alternatives:
             hint = f"nearest that can: {', or '.join(alternatives)}"
+        elif singles:
+            hint = "; ".join(dict.fromkeys(singles))
         else:
-            hint = "; ".join(single)
-        hint = (
-            hint or f"`farm matrix --platform {self.stack.platform}` lists what can be built for it"
-        )
+            hint = f"`farm matrix --platform {self.stack.platform}` lists what can be built for it"
         raise NotBuildableError("\n".join(lines), hint=hint)
 
 
@@ -351,24 +402,22 @@ def verdict_on(resolved: ResolvedRequest) -> Verdict:
         *_no_source(resolved.recipe, stack.torch),
         *_turned_off(resolved),
     ]
+    title = f"{request.package} for {request.variant}"
     # What the command line says stands there; of what comes from elsewhere a message names the
     # place.
-    elsewhere = [
-        f"{name} {resolved.value(name)} (from {resolved.chosen[name].origin})"
-        for name, explicit in request.options.items()
-        if not explicit[1].startswith("--") and resolved.chosen[name].origin == explicit[1]
-    ]
-    title = (
-        f"{request.package} for "
-        f"{request.variant}{' with ' if elsewhere else ''}{', '.join(elsewhere)}"
-    )
+    elsewhere = []
+    for name, explicit in request.options.items():
+        choice = resolved.chosen[name]
+        if choice.origin == explicit[1] and not choice.origin.startswith("--"):
+            elsewhere.append(f"{name} {choice.value} (from {choice.origin})")
+    if elsewhere:
+        title += f" with {', '.join(elsewhere)}"
     return Verdict(title, resolved.channel.name, stack, offer, check(stack), tuple(request.options))
 
 
 def _not_offered(resolved: ResolvedRequest) -> Iterator[Reason]:
     """Parts that the channel does not offer, apart from those that the rules explain better."""
     channel = resolved.channel
-    recipe = resolved.recipe
     variant = resolved.request.variant
     name = channel.name
     package = resolved.package
@@ -377,13 +426,14 @@ def _not_offered(resolved: ResolvedRequest) -> Iterator[Reason]:
     if package not in channel.packages:
         fact = f"packages of {name}: {', '.join(channel.packages)}"
         yield Reason("channel", f"channel {name} does not build {package}", fact, source)
-    if platform not in channel.platforms or platform not in recipe.platforms:
-        both = [p for p in channel.platforms if p in recipe.platforms]
+    both = [word for word in channel.platforms if word in resolved.recipe.platforms]
+    if platform not in both:
+        text = f"{package} in {name} is not built for {platform}"
         fact = f"platforms of {package} in {name}: {', '.join(both) or 'none'}"
-        nearest = f"--platform {both[0]}" if both else None
-        yield Reason(
-            "channel", f"{package} in {name} is not built for {platform}", fact, source, nearest
-        )
+        nearest = None
+        if both:
+            nearest = f"--platform {both[0]}"
+        yield Reason("channel", text, fact, source, nearest)
     # GPUs with an SM are the rules' matter: they say which CUDA would do, this could only say no.
     if variant.gpu not in channel.gpus and not variant.sms:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
@@ -395,60 +445,59 @@ def _turned_off(resolved: ResolvedRequest) -> Iterator[Reason]:
     doubt.
     """
     recipe = resolved.recipe
-    platform = resolved.request.platform
-    variables = (
-        recipe.env
-        | recipe.env_platform.get(platform, {})
-        | (recipe.env_cuda if resolved.stack.cuda else {})
-    )
-    variables |= {str(catalog.features()[name].switch): "0" for name in recipe.without}
+    variables = _variables_of_recipe(resolved)
     for name in sorted(resolved.stack.switches):
-        against = list(feature_works(resolved.stack, feature := catalog.switches()[name]))
+        feature = catalog.switches()[name]
+        against = list(feature_works(resolved.stack, feature))
         doubt = any(reason.severity == "warning" for reason in against)
-        if not resolved.pins.switches.get(name, variables.get(name) != "0" and not doubt):
-            why = recipe.without.get(feature) or next((reason.text for reason in against), None)
-            text = f"{name} is off where channel {resolved.channel.name} builds {recipe.package}"
-            text += f": {why}" if why else ""
-            yield Reason(
-                "switch-recipe",
-                text,
-                f"{name}: 0",
-                f"farm/recipes/{resolved.pins.recipe}/recipe.yaml",
-            )
+        on_by_default = variables.get(name) != "0" and not doubt
+        if resolved.pins.switches.get(name, on_by_default):
+            continue
+        text = f"{name} is off where channel {resolved.channel.name} builds {recipe.package}"
+        if feature in recipe.without:
+            text += f": {recipe.without[feature]}"
+        elif against:
+            text += f": {against[0].text}"
+        source = f"farm/recipes/{resolved.pins.recipe}/recipe.yaml"
+        yield Reason("switch-recipe", text, f"{name}: 0", source)
 
 
-def _no_source(recipe: Recipe, torch: str | None) -> list[Reason]:
+def _variables_of_recipe(resolved: ResolvedRequest) -> dict[str, str]:
+    """The variables that a recipe sets on the platform of a build, switches that it has off among
+    them.
+    """
+    recipe = resolved.recipe
+    variables = recipe.env | recipe.env_platform.get(resolved.request.platform, {})
+    if resolved.stack.cuda:
+        variables |= recipe.env_cuda
+    for name in recipe.without:
+        variables[str(catalog.features()[name].switch)] = "0"
+    return variables
+
+
+def _no_source(recipe: Recipe, torch: str | None) -> Iterator[Reason]:
     """A companion of a torch release whose commit is not known cannot be built, nor another release
     of a tarball.
     """
+    source = recipe.source
     if recipe.torch_release not in (None, torch):
-        text = (
+        yield Reason(
+            "source",
             f"this channel builds {recipe.package} {recipe.version}, which belongs to torch "
-            f"{recipe.torch_release}"
+            f"{recipe.torch_release}, not {torch}",
+            f"source: {source.kind}",
+            "farm/recipes",
+            f"--torch {recipe.torch_release}",
         )
-        nearest = f"--torch {recipe.torch_release}"
-        return [
-            Reason(
-                "source",
-                f"{text}, not {torch}",
-                f"source: {recipe.source.kind}",
-                "farm/recipes",
-                nearest,
-            )
-        ]
-    release = catalog.torch_releases().get(torch or "")
-    if (
-        not isinstance(recipe.source, GitSource)
-        or release is None
-        or commit_of(recipe.source, release)
-    ):
-        return []
-    releases = [
-        name
-        for name, other_release in catalog.torch_releases().items()
-        if commit_of(recipe.source, other_release)
-    ]
-    text = f"the commit of {recipe.package} for torch {torch} is not in the catalogue"
-    return [
-        Reason("source", text, f"known for torch {', '.join(releases)}", "farm/catalog/torch.yaml")
-    ]
+        return
+    releases = catalog.torch_releases()
+    if not isinstance(source, GitSource) or torch not in releases:
+        return
+    with_commit = [name for name, release in releases.items() if commit_of(source, release)]
+    if torch not in with_commit:
+        yield Reason(
+            "source",
+            f"the commit of {recipe.package} for torch {torch} is not in the catalogue",
+            f"known for torch {', '.join(with_commit)}",
+            "farm/catalog/torch.yaml",
+        )

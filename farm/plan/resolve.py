@@ -14,6 +14,7 @@ from farm.base.yamlfile import first_fault, is_packaged, where
 from farm.plan import materials
 from farm.plan.build_variables import (
     LEFT_OUT,
+    Setting,
     environment,
     feature_settings,
     filled,
@@ -22,9 +23,9 @@ from farm.plan.build_variables import (
     placeholders,
 )
 from farm.plan.channel_choice import best_channel
-from farm.plan.compat.stack import effects
+from farm.plan.compat.stack import Stack, effects
 from farm.plan.file import Plan, SourcePlan
-from farm.plan.options import OPTIONS, Choice
+from farm.plan.options import OPTIONS, Choice, Value
 from farm.plan.platforms.base import platform
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import job_digest, job_files
@@ -64,32 +65,15 @@ def _plan(resolved: ResolvedRequest) -> Plan:
     recipe = resolved.recipe
     stack = resolved.stack
     pins = resolved.pins
+    _check_compiler(resolved)
     values = placeholders(resolved)
     system = platform(stack.platform)
-    if stack.cuda and recipe.device_code and "nvcc" not in recipe.components:
-        line = where(recipe_folder(pins.recipe) / "recipe.yaml", "components")
-        raise UsageError(
-            f"{line}: components: nothing compiles CUDA code for {stack.variant}: nvcc is missing",
-            hint="add nvcc, headers and cudart; or, for a package without CUDA code of its own, "
-            "`device_code: false`",
-        )
     env = environment(resolved, values)
     features = feature_settings(resolved)
     present = [name for name, setting in features.items() if setting.on]
-    packages = materials.debian_packages(system.packages(recipe, stack), stack)
-    if system.facts.in_images:
-        packages += [
-            name
-            for option in OPTIONS.values()
-            for name in option.packages(resolved.value(option.name))
-        ]
-    if stack.toolkit == "nvidia":
-        packages.append("ca-certificates")  # its archives come over https
     files = job_files(pins.recipe)
     materials.check_changes(pins.recipe, recipe, files, stack.platform)
     patch_files = [name for name in files if name.startswith("patches/")]
-    if patch_files and system.facts.in_images:
-        packages.append("patch")
     return Plan(
         package=recipe.package,
         version=values["version"],
@@ -97,25 +81,11 @@ def _plan(resolved: ResolvedRequest) -> Plan:
         platform=stack.platform,
         machine=stack.variant.machine,
         channel=resolved.channel.name,
-        # In one form: order, other names and what the build lacks anyway make no other plan.
-        options={name: choice.value for name, choice in resolved.chosen.items()}
-        | {
-            "without": ",".join(
-                sorted(
-                    name
-                    for name, setting in features.items()
-                    if setting.reason.startswith(LEFT_OUT)
-                )
-            )
-            or None,
-            "with": None,
-        },
+        options=_options(resolved, features),
         base=pins.base,
         python=materials.python_plan(stack),
         toolkit=materials.toolkit(recipe, stack),
-        # Sorted, like every list here: the digest must not depend on the order in which parts were
-        # added.
-        apt=sorted(set(packages)),
+        apt=_packages(resolved, patched=bool(patch_files)),
         env={name: str(choice.value) for name, choice in sorted(env.items())},
         recipe=pins.recipe,
         source=materials.source(pins.recipe, recipe, stack.torch),
@@ -124,9 +94,7 @@ def _plan(resolved: ResolvedRequest) -> Plan:
         patch_files=patch_files,
         job_files=job_digest(files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
-        cmake={
-            name: value for word in effects(stack).values() for name, value in word.cmake.items()
-        },
+        cmake=_cmake_variables(stack),
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=needs(resolved),
@@ -145,16 +113,67 @@ def _plan(resolved: ResolvedRequest) -> Plan:
     )
 
 
+def _check_compiler(resolved: ResolvedRequest) -> None:
+    """Raise a UsageError where a recipe has CUDA code and nothing that compiles it."""
+    recipe = resolved.recipe
+    if not resolved.stack.cuda or not recipe.device_code or "nvcc" in recipe.components:
+        return
+    line = where(recipe_folder(resolved.pins.recipe) / "recipe.yaml", "components")
+    raise UsageError(
+        f"{line}: components: nothing compiles CUDA code for {resolved.stack.variant}: nvcc is "
+        "missing",
+        hint="add nvcc, headers and cudart; or, for a package without CUDA code of its own, "
+        "`device_code: false`",
+    )
+
+
+def _options(resolved: ResolvedRequest, features: Mapping[str, Setting]) -> dict[str, Value]:
+    """The value of each option, what is left out in one form.
+
+    Order, other names and what the build lacks anyway make no other plan.
+    """
+    left_out = []
+    for name, setting in features.items():
+        if setting.reason.startswith(LEFT_OUT):
+            left_out.append(name)
+    options = {name: choice.value for name, choice in resolved.chosen.items()}
+    options["without"] = ",".join(sorted(left_out)) or None
+    options["with"] = None
+    return options
+
+
+def _packages(resolved: ResolvedRequest, *, patched: bool) -> list[str]:
+    """The Debian packages of the build, sorted, like every list of a plan: the digest must not
+    depend on the order in which parts were added.
+    """
+    stack = resolved.stack
+    system = platform(stack.platform)
+    packages = set(materials.debian_packages(system.packages(resolved.recipe, stack), stack))
+    if system.facts.in_images:
+        for option in OPTIONS.values():
+            packages.update(option.packages(resolved.value(option.name)))
+        if patched:
+            packages.add("patch")
+    if stack.toolkit == "nvidia":
+        packages.add("ca-certificates")  # its archives come over https
+    return sorted(packages)
+
+
+def _cmake_variables(stack: Stack) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    for word in effects(stack).values():
+        variables.update(word.cmake)
+    return variables
+
+
 def _requirements(resolved: ResolvedRequest, values: Mapping[str, str]) -> list[str]:
     """The requirements of METADATA. Raises UsageError: one is no requirement."""
     file = recipe_folder(resolved.pins.recipe) / "recipe.yaml"
-    requirements = [
-        filled(text, values, file, "requires", index)
-        for index, text in enumerate(resolved.recipe.requires)
-    ]
-    if not requirements or is_packaged(
-        file
-    ):  # golden plans hold what ours say; what others write is checked each time
+    requirements = []
+    for index, text in enumerate(resolved.recipe.requires):
+        requirements.append(filled(text, values, file, "requires", index))
+    # Golden plans hold what ours say; what others write is checked each time.
+    if not requirements or is_packaged(file):
         return requirements
     from packaging.requirements import InvalidRequirement  # noqa: PLC0415 slow to import
 
@@ -173,29 +192,36 @@ def _requirements(resolved: ResolvedRequest, values: Mapping[str, str]) -> list[
 
 def _origins(resolved: ResolvedRequest, env: Mapping[str, Choice]) -> dict[str, str]:
     origins = {"channel": resolved.channel_origin}
-    origins |= {name: choice.origin for name, choice in resolved.chosen.items()}
+    for name, choice in resolved.chosen.items():
+        origins[name] = choice.origin
     if resolved.stack.standalone is not None:
         base = catalog.debian_releases()[str(resolved.pins.base)]
-        python = f"an outdated {base.python}" if base.outdated else base.python
+        python = base.python
+        if base.outdated:
+            python = f"an outdated {base.python}"
         origins["python"] = f"standalone: {resolved.pins.base} has {python}"
-    return origins | {f"env.{name}": choice.origin for name, choice in env.items()}
+    for name, choice in env.items():
+        origins[f"env.{name}"] = choice.origin
+    return origins
 
 
 def _build_requires(resolved: ResolvedRequest) -> list[SourcePlan]:
     """Wheels that a standalone Python needs for the build and PyTorch's own, then those of the
     recipe beside them.
     """
-    wheels = [
-        *materials.standalone_wheels(resolved.stack),
-        *materials.official_torch(resolved.pins.official, resolved.recipe, resolved.stack),
-    ]
-    if "torch" in resolved.recipe.needs and not any(wheel.package == "torch" for wheel in wheels):
-        wheels += materials.nccl_of_torch(resolved.channel.text.recipe_of("torch"), resolved.stack)
+    recipe = resolved.recipe
+    stack = resolved.stack
+    wheels = materials.standalone_wheels(stack)
+    wheels += materials.official_torch(resolved.pins.official, recipe, stack)
     packages = {wheel.package for wheel in wheels}
-    recipe_wheels = materials.build_requires(
-        resolved.pins.recipe, resolved.recipe, resolved.stack, resolved.pins.base
-    )
-    return [*wheels, *(wheel for wheel in recipe_wheels if wheel.package not in packages)]
+    if "torch" in recipe.needs and "torch" not in packages:
+        wheels += materials.nccl_of_torch(resolved.channel.text.recipe_of("torch"), stack)
+        packages = {wheel.package for wheel in wheels}
+    name = resolved.pins.recipe
+    for wheel in materials.build_requires(name, recipe, stack, resolved.pins.base):
+        if wheel.package not in packages:
+            wheels.append(wheel)
+    return wheels
 
 
 def _policy(resolved: ResolvedRequest, values: Mapping[str, str]) -> Policy:
@@ -203,29 +229,28 @@ def _policy(resolved: ResolvedRequest, values: Mapping[str, str]) -> Policy:
     the variant.
     """
     recipe = resolved.recipe
-    pins = resolved.pins
     variant = resolved.stack.variant
-    rules = recipe.verify.model_dump() | (
-        pins.verify.model_dump(exclude_unset=True) if pins.verify else {}
-    )
+    rules = recipe.verify.model_dump()
+    if resolved.pins.verify:
+        rules |= resolved.pins.verify.model_dump(exclude_unset=True)
     sms = sorted(variant.sms) if recipe.device_code else []
-    return Policy(
-        **rules
-        # The variant's values come last: no recipe and no channel may loosen them.
-        | {
-            "name": recipe.package,
-            "version": values["version"],
-            "python": "cp" + variant.python.removeprefix("py"),
-            "platform": f"{resolved.stack.platform}_{variant.machine}",
-            "sass": sms,
-            "ptx": sms[-1:] if resolved.stack.ptx else [],
-            "cpu": variant.cpu,
-            "exclude": recipe.exclude,
-            "left_out": [
-                name
-                for tier in catalog.cpu_levels()[variant.cpu].without
-                for name in recipe.tiers.get(tier, ())
-            ],
-            "numpy": f"<{values['numpy_end']}" if rules["numpy"] and values["numpy_end"] else None,
-        }
-    )
+    left_out: list[str] = []
+    for tier in catalog.cpu_levels()[variant.cpu].without:
+        left_out += recipe.tiers.get(tier, ())
+    numpy = None
+    if rules["numpy"] and values["numpy_end"]:
+        numpy = f"<{values['numpy_end']}"
+    # The variant's values come last: no recipe and no channel may loosen them.
+    rules |= {
+        "name": recipe.package,
+        "version": values["version"],
+        "python": "cp" + variant.python.removeprefix("py"),
+        "platform": f"{resolved.stack.platform}_{variant.machine}",
+        "sass": sms,
+        "ptx": sms[-1:] if resolved.stack.ptx else [],
+        "cpu": variant.cpu,
+        "exclude": recipe.exclude,
+        "left_out": left_out,
+        "numpy": numpy,
+    }
+    return Policy(**rules)

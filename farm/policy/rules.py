@@ -154,7 +154,10 @@ class Rules(Frozen):
 
 
 def _or_default(value: object, what: str) -> object:
-    return defaults(what) if value is None else value
+    """A value, or the list of the defaults in place of null."""
+    if value is None:
+        return defaults(what)
+    return value
 
 
 class Policy(Rules):
@@ -167,9 +170,8 @@ class Policy(Rules):
 
     name: str | None = None  # distribution name
     version: str | None = None  # its version, local part included
-    python: str | None = Field(
-        default=None, pattern=r"^cp3\d{1,2}t?$"
-    )  # interpreter tag, such as `cp311`
+    # Interpreter tag, such as `cp311`.
+    python: str | None = Field(default=None, pattern=r"^cp3\d{1,2}t?$")
     platform: str | None = Field(
         default=None, pattern=rf"^({'|'.join(PLATFORMS)})_[a-z0-9_]{{1,20}}$"
     )
@@ -177,12 +179,10 @@ class Policy(Rules):
     ptx: tuple[Arch, ...] = ()  # architectures whose PTX they must have
     cpu: str | None = None  # CPU level that the machine code must not exceed
     numpy: str | None = None  # the versions of numpy that METADATA may allow at most, such as `<2`
-    exclude: tuple[
-        str, ...
-    ] = ()  # library name patterns that may be missing, besides the NVIDIA driver's
-    left_out: tuple[
-        str, ...
-    ] = ()  # patterns of names that no library may export: they belong to code for other CPUs
+    # Library name patterns that may be missing, besides the NVIDIA driver's.
+    exclude: tuple[str, ...] = ()
+    # Patterns of names that no library may export: they belong to code for other CPUs.
+    left_out: tuple[str, ...] = ()
 
     @field_validator("cpu")
     @classmethod
@@ -192,9 +192,8 @@ class Policy(Rules):
         if value is None:
             return value
         if value not in level_names() and not value.startswith("arm"):
-            raise ValueError(
-                f"no such CPU level; there are {', '.join((*level_names(), *arm_level_names()))}"
-            )
+            levels = (*level_names(), *arm_level_names())
+            raise ValueError(f"no such CPU level; there are {', '.join(levels)}")
         return value
 
     @field_validator("numpy")
@@ -218,9 +217,8 @@ class Waiver(Frozen):
 
     check: CheckId  # which check
     member: str = Field(min_length=1, max_length=1024)
-    reason: Printable = Field(
-        max_length=1000
-    )  # why it does no harm; kept in the report and in the index
+    # Why it does no harm; kept in the report and in the index.
+    reason: Printable = Field(max_length=1000)
 
     @field_validator("check")
     @classmethod

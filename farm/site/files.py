@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -99,6 +100,7 @@ def read_projects(store: Store, root: str, names: Collection[str]) -> Contents:
 
 
 def _sha256_by_name(index_wheels: Iterable[Wheel]) -> dict[str, str]:
+    """The digests of wheels by the names of their files."""
     return {wheel.filename: wheel.sha256 for wheel in index_wheels}
 
 
@@ -109,12 +111,17 @@ def _install_words(store: Store, root: str, index_wheels: Iterable[Wheel]) -> Wo
     def read(key: str) -> bytes | None:
         return data_of(store.get(key))
 
+    def words_of(place: tuple[str, str]) -> tuple[str, ...]:
+        group, filename = place
+        return install_words(read, root, group, filename)
+
     places = []
     for wheel in index_wheels:
         if wheel.withdrawn is None:
-            places += [(group, wheel.filename) for group in wheel.groups]
+            for group in wheel.groups:
+                places.append((group, wheel.filename))
     with ThreadPoolExecutor(REQUESTS) as pool:
-        words = pool.map(lambda place: install_words(read, root, *place), places)
+        words = pool.map(words_of, places)
         words_by_place = dict(zip(places, words, strict=True))
     return lambda group, filename: words_by_place[group, filename]
 
@@ -127,12 +134,11 @@ def site_files(contents: Contents, source: SiteSource) -> dict[str, bytes]:
     bytes.
     """
     overview = Overview.of(contents.wheels, contents.words)
-    return {
-        **_project_pages(contents),
-        **_common_pages(overview, source),
-        STANDINGS: render(_standings(contents.wheels)),
-        SCHEMA: json.dumps(catalogue_schema(), indent=2).encode(),
-    }
+    files = _project_pages(contents)
+    files |= _common_pages(overview, source)
+    files[STANDINGS] = render(_standings(contents.wheels))
+    files[SCHEMA] = json.dumps(catalogue_schema(), indent=2).encode()
+    return files
 
 
 def changed_files(
@@ -147,18 +153,20 @@ def changed_files(
         standings: What was tested as it was.
     """
     changed = Overview.of(contents.wheels, contents.words)
+    new_overview = overview.with_projects(contents.projects, changed)
     new_standings = _standings(contents.wheels)
     for name, standing in standings.items():
-        if parse_wheel_name(name)[0] not in contents.projects:
+        project, *_ = parse_wheel_name(name)
+        if project not in contents.projects:
             new_standings[name] = standing
-    return {
-        **_project_pages(contents),
-        **_common_pages(overview.with_projects(contents.projects, changed), source),
-        STANDINGS: render(new_standings),
-    }
+    files = _project_pages(contents)
+    files |= _common_pages(new_overview, source)
+    files[STANDINGS] = render(new_standings)
+    return files
 
 
 def _project_pages(contents: Contents) -> dict[str, bytes]:
+    """The pages of the projects that were read."""
     wheels_by_project = by_project(contents.wheels)
     files = {}
     for name in sorted({*contents.projects, *wheels_by_project}):
@@ -168,6 +176,7 @@ def _project_pages(contents: Contents) -> dict[str, bytes]:
 
 
 def _common_pages(overview: Overview, source: SiteSource) -> dict[str, bytes]:
+    """The first page, and that of what could be built."""
     channels, evidence = _offered(source.project)
     search_data = pages.data(overview, source.project)
     return {
@@ -177,12 +186,15 @@ def _common_pages(overview: Overview, source: SiteSource) -> dict[str, bytes]:
 
 
 def _offered(project: Path | None) -> tuple[list[Channel], Evidence]:
+    """The channels of a project and what was tested of them; none where there is no project."""
     if project is None:
         return [], Evidence(())
     try:
-        return list(load_matrix(project).channels.values()), load_evidence(project)
+        matrix = load_matrix(project)
+        evidence = load_evidence(project)
     except FarmError:  # what is in the index is shown without them
         return [], Evidence(())
+    return list(matrix.channels.values()), evidence
 
 
 def _standings(index_wheels: Iterable[Wheel]) -> dict[str, Standing]:
@@ -235,20 +247,18 @@ def update(store: Store, source: SiteSource, projects: Collection[str]) -> list[
     Raises:
         InfrastructureError: Another process writes the site all the time.
     """
-    keys = [INDEX, BUILDABLE, STANDINGS, *(project_key(name) for name in projects)]
+    keys = [INDEX, BUILDABLE, STANDINGS, *map(project_key, projects)]
     outdated = False
 
     def content(stored: Mapping[str, Stored | None]) -> dict[str, bytes]:
         nonlocal outdated
-        first_page = stored[INDEX]
-        standings = stored[STANDINGS]
-        overview = overview_in(first_page.data) if first_page else None
-        tested = parse_standings(standings.data) if standings else None
-        outdated = overview is None or tested is None
-        if overview is None or tested is None:
+        overview = _stored_overview(stored[INDEX])
+        standings = _stored_standings(stored[STANDINGS])
+        outdated = overview is None or standings is None
+        if overview is None or standings is None:
             return {}
         contents = read_projects(store, source.root, projects)
-        return changed_files(contents, source, overview, tested)
+        return changed_files(contents, source, overview, standings)
 
     _files, changed = write(store, lambda: keys, content)
     if outdated:
@@ -256,9 +266,25 @@ def update(store: Store, source: SiteSource, projects: Collection[str]) -> list[
     return changed
 
 
+def _stored_overview(page: Stored | None) -> Overview | None:
+    """The overview inside the first page; None if there is none of this version of the farm."""
+    if page is None:
+        return None
+    return overview_in(page.data)
+
+
+def _stored_standings(document: Stored | None) -> Mapping[str, Standing] | None:
+    """What was tested, as the index has it; None if it has nothing of this version of the farm."""
+    if document is None:
+        return None
+    return parse_standings(document.data)
+
+
 def _all_keys(store: Store) -> list[str]:
-    keys = [project_key(name) for name in project_names(store)]
-    return [INDEX, BUILDABLE, STANDINGS, SCHEMA, *keys]
+    """The keys of all files of the site."""
+    keys = [INDEX, BUILDABLE, STANDINGS, SCHEMA]
+    keys += map(project_key, project_names(store))
+    return keys
 
 
 class _OvertakenError(InfrastructureError):
@@ -281,15 +307,11 @@ def write(
         stored = get_many(store, keys(), REQUESTS)
         files = dict(content(stored))
         differing = [key for key, data in files.items() if _differs(stored.get(key), data)]
-        overtaken = False
         with ThreadPoolExecutor(REQUESTS) as pool:
             replaced = pool.map(lambda key: _replace(store, key, files[key], stored), differing)
-            for key, is_written in zip(differing, replaced, strict=True):
-                if is_written:
-                    changed[key] = None
-                else:
-                    overtaken = True
-        if overtaken:
+            written = list(compress(differing, replaced))
+        changed.update(dict.fromkeys(written))
+        if len(written) < len(differing):
             raise _OvertakenError(
                 f"{store.url(INDEX)}: other processes keep writing the pages for people",
                 hint="run `farm site build` again",
@@ -306,6 +328,7 @@ def write(
 
 
 def _differs(stored: Stored | None, data: bytes) -> bool:
+    """True if a stored file does not hold these bytes."""
     return stored is None or stored.data != data
 
 
@@ -314,4 +337,5 @@ def _replace(
 ) -> bool:
     """Write a file; False if it is not as it was read any more."""
     etag = etag_of(stored_by_key.get(key))
-    return store.replace(key, data, etag, content_type=TYPES[Path(key).suffix])
+    content_type = TYPES[Path(key).suffix]
+    return store.replace(key, data, etag, content_type=content_type)

@@ -117,11 +117,11 @@ class Overview(_Model):
     def with_projects(self, names: Collection[str], update: "Overview") -> "Overview":
         """The overview with these projects as another one has them."""
         projects = [project for project in self.projects if project.name not in names]
+        projects += update.projects
+        projects.sort(key=lambda project: _rank(project.name))
         rows = [row for row in self.there if row.project not in names]
-        return Overview(
-            projects=tuple(sorted([*projects, *update.projects], key=lambda row: _rank(row.name))),
-            there=_in_order([*rows, *update.there]),
-        )
+        rows += update.there
+        return Overview(projects=tuple(projects), there=_in_order(rows))
 
     def builds_of(self, channel: str) -> Iterator[tuple[str, Build]]:
         """The projects and builds of a channel."""
@@ -138,7 +138,8 @@ def overview_in(page: bytes) -> Overview | None:
         return None
     try:
         document = json.loads(match[1])
-        return Overview.model_validate({name: document[name] for name in Overview.model_fields})
+        fields = {name: document[name] for name in Overview.model_fields}
+        return Overview.model_validate(fields)
     except (ValueError, KeyError, TypeError, RecursionError):  # ValidationError is a ValueError
         return None
 
@@ -157,8 +158,15 @@ def newest_version(wheels: Iterable[Wheel]) -> str:
     Returns:
         The version; empty if all are withdrawn.
     """
-    versions = [Version(wheel.version) for wheel in wheels if wheel.withdrawn is None]
-    releases = [version for version in versions if not version.is_prerelease]
+    versions = []
+    releases = []
+    for wheel in wheels:
+        if wheel.withdrawn is not None:
+            continue
+        version = Version(wheel.version)
+        versions.append(version)
+        if not version.is_prerelease:
+            releases.append(version)
     return str(max(releases or versions, default=""))
 
 
@@ -168,22 +176,27 @@ def release_of(version: str) -> str:
 
 
 def _rank(project: str) -> tuple[bool, str]:
+    """A key to sort projects by."""
     return project != FIRST_PROJECT, project
 
 
 def _in_order(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Rows by project and group."""
     return tuple(sorted(rows, key=lambda row: (row.project, row.group)))
 
 
 def _summary(name: str, wheels: Sequence[Wheel]) -> ProjectSummary:
+    """The row of a project in the table of projects."""
     groups: Counter[str] = Counter()
     releases: dict[str, None] = {}
     versions = set()
     verified = 0
+    published = ""
     for wheel in wheels:
         groups.update(wheel.groups)
         versions.add(wheel.version)
         releases[release_of(wheel.version)] = None
+        published = max(published, wheel.uploaded)
         if wheel.report is not None:
             verified += 1
     return ProjectSummary(
@@ -193,7 +206,7 @@ def _summary(name: str, wheels: Sequence[Wheel]) -> ProjectSummary:
         releases=tuple(releases),
         wheels=len(wheels),
         verified=verified,
-        published=max(wheel.uploaded for wheel in wheels)[:10],
+        published=published[:10],
         groups=dict(sorted(groups.items())),
         builds=tuple(_builds(wheels)),
     )
@@ -226,6 +239,10 @@ def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[R
                 wheels_by_group.setdefault(group, []).append(wheel)
     for group, wheels_of_group in wheels_by_group.items():
         wheel = _first_for_pip(wheels_of_group)
+        pythons = {file.tags[0] for file in wheels_of_group}
+        verified = ""
+        if wheel.report:
+            verified = wheel.report.code
         pip = None
         if words is not None:
             pip = shlex.join(["pip", "install", *words(group, wheel.filename)])
@@ -234,8 +251,8 @@ def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[R
             group=group,
             version=wheel.version,
             sms=wheel.sms,
-            tags=tuple(sorted({group_wheel.tags[0] for group_wheel in wheels_of_group})),
-            verified=wheel.report.code if wheel.report else "",
+            tags=tuple(sorted(pythons)),
+            verified=verified,
             without=wheel.without,
             pip=pip,
             pip_for=_python_of_line(wheel, wheels_of_group),
@@ -244,8 +261,8 @@ def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[R
 
 def _python_of_line(wheel: Wheel, wheels: Sequence[Wheel]) -> str:
     """What the line of one wheel is for, where the group has the version for others, too."""
-    files_of_version = [file for file in wheels if file.version == wheel.version]
-    if len(files_of_version) == 1:
+    versions = [file.version for file in wheels]
+    if versions.count(wheel.version) == 1:
         return ""
     return " ".join(wheel.tags)
 

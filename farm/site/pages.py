@@ -52,17 +52,27 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"megabytes": lambda size: f"{size / 1e6:.1f} MB", "quoted": quote}
-    templates.globals |= {"css": _inline("site.css"), "states": STATES}
+    templates.filters["megabytes"] = _megabytes
+    templates.filters["quoted"] = quote
+    templates.globals["css"] = _inline("site.css")
+    templates.globals["states"] = STATES
     return templates
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
 
 
 @cache
 def _inline(*names: str) -> Inline:
-    text = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names)
+    """Our own files as text inside a page, one after the other."""
+    text = ""
+    for name in names:
+        text += (TEMPLATES / name).read_text(encoding="utf-8")
     digest = hashlib.sha256(text.encode()).digest()
+    digest_text = base64.b64encode(digest).decode()
     # The policy of the page lets run what has this hash, and nothing that got into it otherwise.
-    return Inline(Markup(text), f"sha256-{base64.b64encode(digest).decode()}")  # noqa: S704 our own files
+    return Inline(Markup(text), f"sha256-{digest_text}")  # noqa: S704 our own files
 
 
 def embedded(data: Mapping[str, Any]) -> Markup:
@@ -85,17 +95,14 @@ def index_page(data: Mapping[str, Any], overview: Overview, root: str) -> str:
         overview: The wheels.
         root: The address of the index's root, ending in a slash.
     """
-    return (
-        _environment()
-        .get_template("index.html")
-        .render(
-            data=embedded(data),
-            js=_inline(*SCRIPTS),
-            projects=overview.projects,
-            groups=_group_rows(overview),
-            wheels=sum(project.wheels for project in overview.projects),
-            root=root,
-        )
+    template = _environment().get_template("index.html")
+    return template.render(
+        data=embedded(data),
+        js=_inline(*SCRIPTS),
+        projects=overview.projects,
+        groups=_group_rows(overview),
+        wheels=sum(project.wheels for project in overview.projects),
+        root=root,
     )
 
 
@@ -107,7 +114,10 @@ def _group_rows(overview: Overview) -> list[tuple[str, str, int, list[str]]]:
         wheels.update(project.groups)
         for group in project.groups:
             projects.setdefault(group, []).append(project.name)
-    return [(group, _meaning(group), wheels[group], projects[group]) for group in sorted(projects)]
+    rows = []
+    for group, names in sorted(projects.items()):
+        rows.append((group, _meaning(group), wheels[group], names))
+    return rows
 
 
 def _meaning(group: str) -> str:
@@ -135,13 +145,12 @@ def data(overview: Overview, project: Path | None) -> dict[str, Any]:
         overview: The wheels.
         project: The project whose channels could be built.
     """
-    builds = own_builds(project, overview) if project else {}
-    return (
-        official.facts()
-        | {"cpu": official_cpu.facts()}
-        | overview.model_dump(mode="json")
-        | {"own": builds, "aliases": {"pytorch": "torch"}}
-    )
+    facts = dict(official.facts())
+    facts["cpu"] = official_cpu.facts()
+    facts |= overview.model_dump(mode="json")
+    facts["own"] = own_builds(project, overview) if project else {}
+    facts["aliases"] = {"pytorch": "torch"}
+    return facts
 
 
 def own_builds(
@@ -162,12 +171,15 @@ def own_builds(
             except FarmError:  # the rest of the page does not need the matrix
                 return {}
             if builds:
-                row = [_own_row(build, overview or Overview()) for build in builds]
-                rows.setdefault(place, {})[str(sm)] = row
+                rows_of_place = rows.setdefault(place, {})
+                rows_of_place[str(sm)] = [
+                    _own_row(build, overview or Overview()) for build in builds
+                ]
     return rows
 
 
 def _own_row(build: FarmBuild, overview: Overview) -> list[str]:
+    """A build as the page's search reads it: see `own_builds`."""
     about = f"{_standing(build, overview)}; {build.cost}"
     return [
         build.torch,
@@ -183,10 +195,13 @@ def _standing(build: FarmBuild, overview: Overview) -> str:
     """How far a build was proved: by this index, and by the evidence that the farm comes with."""
     variant = build.variant
     for project, published in overview.builds_of(build.channel):
-        is_torch = project == "torch" and release_of(published.version) == build.torch
-        if is_torch and (published.group, published.python) == (variant.group, variant.python):
-            in_index = f"{HERE}: {STATES[published.state]}"
-            return f"{in_index}; {SHIPPED}: {build.proved}" if build.proved else in_index
+        if project != "torch" or release_of(published.version) != build.torch:
+            continue
+        if published.group == variant.group and published.python == variant.python:
+            standing = f"{HERE}: {STATES[published.state]}"
+            if build.proved:
+                standing += f"; {SHIPPED}: {build.proved}"
+            return standing
     return build.standing
 
 
@@ -214,16 +229,22 @@ def buildable_page(channels: Iterable[Channel], evidence: Evidence, overview: Ov
     sections: dict[str, GpuSection] = {}
     for channel in channels:
         for gpu in channel.gpus:
-            section = sections.setdefault(gpu, GpuSection(gpu, _meaning(gpu), [], []))
-            lines = [*_tested_here(overview, channel.name, gpu), *_proved(evidence, channel, gpu)]
-            rows = section.tested if lines else section.untested
-            rows.append(ChannelRow(channel, tuple(lines)))
+            if gpu not in sections:
+                sections[gpu] = GpuSection(gpu, _meaning(gpu), [], [])
+            lines = _tested_here(overview, channel.name, gpu)
+            lines += _proved(evidence, channel, gpu)
+            row = ChannelRow(channel, tuple(lines))
+            if lines:
+                sections[gpu].tested.append(row)
+            else:
+                sections[gpu].untested.append(row)
     ordered = []
     for gpu in ("cpu", *catalog.architectures().architectures):
         if gpu in sections:
             ordered.append(sections.pop(gpu))
     ordered += [sections[gpu] for gpu in sorted(sections)]
-    return _environment().get_template("buildable.html").render(gpus=ordered)
+    template = _environment().get_template("buildable.html")
+    return template.render(gpus=ordered)
 
 
 def _tested_here(overview: Overview, channel: str, gpu: str) -> list[str]:
@@ -267,24 +288,29 @@ def project_page(name: str, wheels: Sequence[Wheel], words: Words) -> str:
     group.
     """
     releases = []
-    for release, wheels_of_release in groupby(wheels, key=lambda wheel: release_of(wheel.version)):
+    for release, wheels_of_release in groupby(wheels, key=_release_of_wheel):
         files = list(wheels_of_release)
         lines = []
-        for version, wheels_of_version in groupby(files, key=lambda wheel: wheel.version):
+        for version, wheels_of_version in groupby(files, key=_version_of_wheel):
             lines.append((version, _install_lines(list(wheels_of_version), words)))
         releases.append(Release(release, lines, files))
-    return (
-        _environment()
-        .get_template("project.html")
-        .render(
-            name=name,
-            releases=releases,
-            count=len(wheels),
-            versions=len({wheel.version for wheel in wheels}),
-            place=wheel_place,
-            record=record_key,
-        )
+    template = _environment().get_template("project.html")
+    return template.render(
+        name=name,
+        releases=releases,
+        count=len(wheels),
+        versions=len(set(map(_version_of_wheel, wheels))),
+        place=wheel_place,
+        record=record_key,
     )
+
+
+def _version_of_wheel(wheel: Wheel) -> str:
+    return wheel.version
+
+
+def _release_of_wheel(wheel: Wheel) -> str:
+    return release_of(wheel.version)
 
 
 def _install_lines(wheels: Sequence[Wheel], words: Words) -> list[tuple[str, str]]:

@@ -86,11 +86,17 @@ class _Report(BaseModel):
 
     @property
     def cpu_checks(self) -> list[_Check]:
+        """The checks that need no card."""
         return [check for check in self.checks if not check.is_gpu]
 
     @property
     def gpu_checks(self) -> list[_Check]:
+        """The checks that need a card."""
         return [check for check in self.checks if check.is_gpu]
+
+    def fact(self, name: str) -> str:
+        """A fact as text; empty where the report does not say."""
+        return short(str(self.facts.get(name) or ""))
 
 
 def kept_tests(
@@ -109,7 +115,8 @@ def kept_tests(
     keys_by_name = _report_keys(store, folders)
     keys: list[str] = []
     for name in sha256_by_name:
-        keys += sorted(keys_by_name.get(name, ()))[:MAX_REPORTS]
+        keys_of_wheel = sorted(keys_by_name.get(name, ()))
+        keys += keys_of_wheel[:MAX_REPORTS]
     tests_by_name: dict[str, list[Smoke]] = {}
     for key, stored in get_many(store, keys, REQUESTS).items():
         if stored is None or len(stored.data) > MAX_REPORT:
@@ -132,7 +139,9 @@ def _report_keys(store: Store, folders: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _wheel_of(key: str) -> str:
-    return key.removeprefix(SMOKE).partition("/")[0]
+    """The name of the wheel that a report's key is for."""
+    name, _, _ = key.removeprefix(SMOKE).partition("/")
+    return name
 
 
 def newest(tests: Iterable[Smoke]) -> tuple[Smoke, ...]:
@@ -141,9 +150,15 @@ def newest(tests: Iterable[Smoke]) -> tuple[Smoke, ...]:
 
     A test whose GPU part did not run takes nothing back of one whose GPU part ran.
     """
-    oldest_first = sorted(tests, key=lambda test: (test.passed or test.failed, test.time))
-    latest = {(test.where, test.gpu_ran): test for test in oldest_first}
+    latest: dict[tuple[str, bool], Smoke] = {}
+    for test in sorted(tests, key=_newest_last):
+        latest[test.where, test.gpu_ran] = test
     return tuple(latest[kind] for kind in sorted(latest))
+
+
+def _newest_last(test: Smoke) -> tuple[bool, str]:
+    """A key to sort tests by: those that neither passed nor failed come first."""
+    return test.passed or test.failed, test.time
 
 
 def _test_in(data: bytes, sha256: str) -> Smoke | None:
@@ -162,13 +177,13 @@ def _test_in(data: bytes, sha256: str) -> Smoke | None:
     passed = report.outcome == "passed"
     return Smoke(
         where=short(_machine(report)),
-        time=short(str(report.facts.get(TESTED_AT) or "")),
+        time=report.fact(TESTED_AT),
         outcome=short(_outcome(report)),
         passed=passed,
         failed=report.outcome == "failed",
         gpu=passed and "passed" in gpu_states,
         gpu_ran=bool(gpu_states - {"not_run"}),
-        python=short(str(report.facts.get("python") or "")),
+        python=report.fact("python"),
     )
 
 

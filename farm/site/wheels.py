@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
+from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -55,17 +56,20 @@ class Report(BaseModel):
     @property
     def code(self) -> str:
         """`sm_35, compute_35; CPU: avx` in words."""
+        if self.cpu:
+            return f"{self._device_code}; CPU: at most {self.cpu}"
+        return f"{self._device_code}; CPU: not checked"
+
+    @property
+    def _device_code(self) -> str:
+        """The verified code for GPUs in words."""
         codes = [f"sm_{sm}" for sm in self.sass or ()]
         codes += [f"compute_{sm}" for sm in self.ptx]
         if codes:
-            device = ", ".join(codes)
-        elif self.sass is None:
-            device = "device code not checked"
-        else:
-            device = "no device code"
-        if self.cpu:
-            return f"{device}; CPU: at most {self.cpu}"
-        return f"{device}; CPU: not checked"
+            return ", ".join(codes)
+        if self.sass is None:
+            return "device code not checked"
+        return "no device code"
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class Wheel:
         """Pythons and platforms, as the file name says: `py311`, `manylinux_2_28_x86_64`."""
         pythons = set()
         platforms = set()
-        for tag in parse_wheel_filename(self.filename)[3]:
+        for tag in _tags_of(self.filename):
             platforms.add(tag.platform)
             if tag.abi == "none":
                 pythons.add(tag.interpreter)
@@ -118,7 +122,8 @@ class Wheel:
     @property
     def serves_several_pythons(self) -> bool:
         """True for a wheel of the stable ABI, and for one without code for Python."""
-        return any(tag.abi in ("abi3", "none") for tag in parse_wheel_filename(self.filename)[3])
+        abis = {tag.abi for tag in _tags_of(self.filename)}
+        return not abis.isdisjoint(("abi3", "none"))
 
     @property
     def sms(self) -> tuple[int, ...]:
@@ -137,12 +142,17 @@ class Wheel:
     @property
     def state(self) -> str:
         """A key of `STATES`; a wheel for a GPU counts as tested if its GPU part ran on a card."""
-        if any(test.failed for test in self.tests):
-            return "broken"
-        passed = [test for test in self.tests if test.passed]
+        passed = False
+        passed_on_gpu = False
+        for test in self.tests:
+            if test.failed:
+                return "broken"
+            if test.passed:
+                passed = True
+                passed_on_gpu = passed_on_gpu or test.gpu
         if not passed:
             return "published"
-        if self.sms and not any(test.gpu for test in passed):
+        if self.sms and not passed_on_gpu:
             return "tested"
         return "smoked"
 
@@ -156,7 +166,14 @@ class Wheel:
         return "adopted and not verified"
 
 
+def _tags_of(filename: str) -> frozenset[Tag]:
+    """The tags of a wheel's file name."""
+    _, _, _, tags = parse_wheel_filename(filename)
+    return tags
+
+
 def _report(document: Any) -> Report | None:
+    """The part of verify's report that a record holds; None where it holds none."""
     try:
         return Report.model_validate(document)
     except ValidationError:
@@ -205,16 +222,20 @@ def _pages(store: Store, projects: Collection[str] | None) -> Iterator[_Page]:
                 places[json_key(group, name)] = group, name
     for key, stored in get_many(store, places, REQUESTS).items():
         if stored is not None:
-            yield _Page(*places[key], parse_page(stored.data, key).files)
+            group, project = places[key]
+            page = parse_page(stored.data, key)
+            yield _Page(group, project, page.files)
 
 
 def _wheel(
     project: str, file: File, groups: tuple[str, ...], provenance: Mapping[str, Any]
 ) -> Wheel:
+    """A wheel by its entry in pages and by the provenance in its record."""
+    _, version, _, _ = parse_wheel_filename(file.filename)
     return Wheel(
         filename=file.filename,
         project=project,
-        version=str(parse_wheel_filename(file.filename)[1]),
+        version=str(version),
         groups=groups,
         size=file.size or 0,
         sha256=file.hashes.sha256,
@@ -234,4 +255,5 @@ def with_tests(index_wheels: Iterable[Wheel], tests_by_name: Tests) -> list[Whee
         if wheel.serves_several_pythons:  # the tag of any other wheel says it
             tests = [test.with_python() for test in tests]
         tested.append(replace(wheel, tests=newest(tests)))
-    return sorted(tested, key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)
+    tested.sort(key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)
+    return tested

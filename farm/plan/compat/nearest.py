@@ -10,7 +10,6 @@ catalogue the value moves.
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
 from farm import catalog
@@ -30,76 +29,46 @@ MAX_ROUNDS = 8
 
 def _by_distance(known: list[str], current: str) -> list[str]:
     """The other values, closest first; where two are equally close, the older one."""
-    if current in known:
-        place = float(known.index(current))
-    else:
-        digits = [part for part in current.split(".") if part.isascii() and part.isdecimal()]
-        # Between its neighbours: half a place from each.
-        place = (
-            sum(number(value) < tuple(int(part[:6]) for part in digits) for value in known) - 0.5
-        )
-    return [
-        value
-        for _, value in sorted(
-            (abs(n - place), value) for n, value in enumerate(known) if value != current
-        )
-    ]
+    place = _place(known, current)
+    distances = []
+    for index, value in enumerate(known):
+        if value != current:
+            distances.append((abs(index - place), value))
+    return [value for _, value in sorted(distances)]
+
+
+def _place(values: list[str], current: str) -> float:
+    """The place of a value in a list; between its neighbours, half a place from each, where it is
+    none of them.
+    """
+    if current in values:
+        return float(values.index(current))
+    parts = [part for part in current.split(".") if part.isascii() and part.isdecimal()]
+    digits = tuple(int(part[:6]) for part in parts)
+    return sum(number(value) < digits for value in values) - 0.5
 
 
 def _drivers(stack: Stack) -> list[str]:
     # Where some toolkit or card begins or ends: between two of these the rules say the same.
-    floors = [toolkit.driver(stack.platform) for toolkit in catalog.toolkits().values()]
-    cards = catalog.architectures().architectures.values()
-    last = {
-        branch
-        for card in cards
-        for branch in (card.last_driver, card.first_driver, card.wanted_driver)
-    }
-    drivers = {floor for floor in floors if floor} | {str(branch) for branch in last if branch}
+    drivers = set()
+    for toolkit in catalog.toolkits().values():
+        floor = toolkit.driver(stack.platform)
+        if floor:
+            drivers.add(floor)
+    for card in catalog.architectures().architectures.values():
+        for branch in (card.last_driver, card.first_driver, card.wanted_driver):
+            if branch:
+                drivers.add(str(branch))
     near = number(str(stack.driver))[0]
     return sorted(drivers, key=lambda text: (abs(number(text)[0] - near), number(text)))
 
 
-def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:  # noqa: C901 a case a field
+def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
     """Fields of the stack with other values, to get another `field`, closest first."""
-    variant = stack.variant
-    if field == "python":
-        near = PYTHONS.index(variant.python)
-        # Who asks for a free-threaded Python is served by another one of them first, and the other
-        # way round.
-        closest = sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near))
-        for python in sorted(
-            closest, key=lambda name: name[-1:].isdigit() != variant.python[-1:].isdigit()
-        ):
-            yield "variant", replace(variant, python=python)
-    elif field == "cpu":
-        # Levels of the same machine: another machine is another wheel, not a smaller demand.
-        alike = [
-            name for name, level in catalog.cpu_levels().items() if level.machine == variant.machine
-        ]
-        near = alike.index(variant.cpu)
-        for cpu in sorted(alike, key=lambda name: abs(alike.index(name) - near)):
-            yield "variant", replace(variant, cpu=cpu)
-    elif field == "cpu_of_arm":
-        for cpu, level in catalog.cpu_levels().items():
-            if level.machine == "aarch64" and level.machine in facts(stack.platform).built_on:
-                yield "variant", replace(variant, cpu=cpu)
-    elif field == "gpu_of_variant":
-        if f"sm{stack.gpu}" in catalog.architectures().architectures:
-            yield "variant", replace(variant, gpu=f"sm{stack.gpu}")
-    elif field == "arch_list":
-        if stack.arch_list is not None:
-            # First without PTX, which is the smaller change; then the list that the cards need.
-            yield "arch_list", arch_list(stack).replace("+PTX", "")
-            yield "arch_list", spell(targets(stack))
-    elif field == "ptx":
-        yield "ptx", False
-    elif field == "toolkit":
-        yield "toolkit", "nvidia"
-    elif field == "switches":
-        for name in sorted(stack.switches):
-            yield "switches", stack.switches - {name}
-    elif field in (words_chosen := dict(stack.words)):
+    words_chosen = dict(stack.words)
+    if field in _CHANGES:
+        yield from _CHANGES[field](stack)
+    elif field in words_chosen:
         for word in OPTIONS[field].choices:
             if word != words_chosen[field]:
                 yield "words", tuple((words_chosen | {field: word}).items())
@@ -108,25 +77,101 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:  # noqa: C9
             yield field, value
 
 
+def _other_pythons(stack: Stack) -> Iterator[tuple[str, Any]]:
+    variant = stack.variant
+    near = PYTHONS.index(variant.python)
+    closest = sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near))
+    # Who asks for a free-threaded Python is served by another one of them first, and the other
+    # way round.
+    is_free = variant.python.endswith("t")
+    for python in sorted(closest, key=lambda name: name.endswith("t") != is_free):
+        yield "variant", replace(variant, python=python)
+
+
+def _other_cpus(stack: Stack) -> Iterator[tuple[str, Any]]:
+    variant = stack.variant
+    # Levels of the same machine: another machine is another wheel, not a smaller demand.
+    alike = _levels_of(variant.machine)
+    near = alike.index(variant.cpu)
+    for cpu in sorted(alike, key=lambda name: abs(alike.index(name) - near)):
+        yield "variant", replace(variant, cpu=cpu)
+
+
+def _levels_of(machine: str) -> list[str]:
+    levels = catalog.cpu_levels()
+    return [name for name, level in levels.items() if level.machine == machine]
+
+
+def _cpus_of_arm(stack: Stack) -> Iterator[tuple[str, Any]]:
+    if "aarch64" in facts(stack.platform).built_on:
+        for cpu in _levels_of("aarch64"):
+            yield "variant", replace(stack.variant, cpu=cpu)
+
+
+def _card_as_gpu(stack: Stack) -> Iterator[tuple[str, Any]]:
+    gpu = f"sm{stack.gpu}"
+    if gpu in catalog.architectures().architectures:
+        yield "variant", replace(stack.variant, gpu=gpu)
+
+
+def _other_arch_lists(stack: Stack) -> Iterator[tuple[str, Any]]:
+    if stack.arch_list is not None:
+        # First without PTX, which is the smaller change; then the list that the cards need.
+        yield "arch_list", arch_list(stack).replace("+PTX", "")
+        yield "arch_list", spell(targets(stack))
+
+
+def _without_ptx(_stack: Stack) -> Iterator[tuple[str, Any]]:
+    yield "ptx", False
+
+
+def _nvidias_toolkit(_stack: Stack) -> Iterator[tuple[str, Any]]:
+    yield "toolkit", "nvidia"
+
+
+def _fewer_switches(stack: Stack) -> Iterator[tuple[str, Any]]:
+    for name in sorted(stack.switches):
+        yield "switches", stack.switches - {name}
+
+
+_CHANGES: dict[str, Callable[[Stack], Iterator[tuple[str, Any]]]] = {
+    "python": _other_pythons,
+    "cpu": _other_cpus,
+    "cpu_of_arm": _cpus_of_arm,
+    "gpu_of_variant": _card_as_gpu,
+    "arch_list": _other_arch_lists,
+    "ptx": _without_ptx,
+    "toolkit": _nvidias_toolkit,
+    "switches": _fewer_switches,
+}
+"""What changes a field that is no value of its own, or whose values are not in the catalogue."""
+
+
 def _values(stack: Stack, field: str) -> list[Any]:
     current = getattr(stack, field)
-    products = catalog.msvc().products.values()
-    by_number = partial(sorted, key=lambda value: abs(value - current))
-    choices: dict[str, Callable[[], list[Any]]] = {
-        "cuda": lambda: _by_distance(list(catalog.toolkits()), current),
-        "torch": lambda: _by_distance(list(catalog.torch_releases()), current),
-        "cudnn": lambda: _by_distance(list(catalog.cudnn_releases()), current),
-        "numpy": lambda: catalog.pythons().numpy_choices,
-        "driver": lambda: _drivers(stack),
-        "msvc": lambda: by_number(
-            v
-            for product in products
-            for v in range(msc_ver(product.first), msc_ver(product.last) + 1)
-        ),
-        "base": lambda: list(catalog.debian_releases()),
-        "gcc": lambda: by_number(range(1, NEWEST_GCC + 1)),
-    }
-    return choices[field]()
+    match field:
+        case "cuda":
+            return _by_distance(list(catalog.toolkits()), current)
+        case "torch":
+            return _by_distance(list(catalog.torch_releases()), current)
+        case "cudnn":
+            return _by_distance(list(catalog.cudnn_releases()), current)
+        case "numpy":
+            return catalog.pythons().numpy_choices
+        case "driver":
+            return _drivers(stack)
+        case "msvc":
+            return sorted(_compilers_of_msvc(), key=lambda value: abs(value - current))
+        case "base":
+            return list(catalog.debian_releases())
+        case "gcc":
+            return sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current))
+    raise KeyError(field)
+
+
+def _compilers_of_msvc() -> Iterator[int]:
+    for product in catalog.msvc().products.values():
+        yield from range(msc_ver(product.first), msc_ver(product.last) + 1)
 
 
 def _rules(found: list[Reason], *, warnings: bool) -> set[str]:
@@ -245,19 +290,17 @@ def difference(stack: Stack, other: Stack) -> str:
 
     `--cuda 12.8 --cudnn 9.7.1, numpy 1.26.4, without flash attention`
     """
-    words = []
-    questions = []
+    words: list[str] = []
+    questions: list[str] = []
     for field in fields(Stack):
         before = getattr(stack, field.name)
         after = getattr(other, field.name)
         if before == after or field.name == "base":  # a plan chooses the base image itself
             continue
         if field.name == "switches":
-            titles = (
-                catalog.features()[catalog.switches()[name]].title
-                for name in sorted(before - after)
-            )
-            questions += [f"without {title}" for title in titles]
+            for name in sorted(before - after):
+                title = catalog.features()[catalog.switches()[name]].title
+                questions.append(f"without {title}")
         elif field.name == "words":
             words += [f"--{name} {word}" for name, word in after if (name, word) not in before]
         elif field.name == "ptx":
@@ -268,18 +311,23 @@ def difference(stack: Stack, other: Stack) -> str:
             questions.append(f"{field.name.replace('_', ' ')} {after}")
         else:
             words.append(f"--{field.name} {after}")
-    return ", ".join(filter(None, [" ".join(words), *questions]))
+    if words:
+        questions.insert(0, " ".join(words))
+    return ", ".join(questions)
 
 
 def advise(stack: Stack, found: list[Reason], keep: tuple[str, ...] = ()) -> list[Reason]:
     """The reasons with the nearest that would do away with each; `keep` as for `nearest`."""
-    explained = []
-    for reason in found:
-        solved = nearest(stack, reason, found, keep=keep) if reason.change else None
-        explained.append(
-            replace(reason, nearest=difference(stack, solved) or None) if solved else reason
-        )
-    return explained
+    return [_advised(stack, reason, found, keep) for reason in found]
+
+
+def _advised(stack: Stack, reason: Reason, before: list[Reason], keep: tuple[str, ...]) -> Reason:
+    if not reason.change:
+        return reason
+    solved = nearest(stack, reason, before, keep=keep)
+    if solved is None:
+        return reason
+    return replace(reason, nearest=difference(stack, solved) or None)
 
 
 def _better(
@@ -290,20 +338,38 @@ def _better(
     for _ in range(MAX_ROUNDS):
         reasons = check(stack)
         errors = [reason for reason in reasons if reason.blocks]
-        options = (
-            nearest(stack, reason, reasons, only, keep) for reason in errors if reason.change
-        )
-        # One reason at a time: doing away with it often does away with others.
-        if (candidate := next((candidate for candidate in options if candidate), None)) is None:
+        candidate = _without_an_error(stack, errors, reasons, only, keep)
+        if candidate is None:
             break
         stack = candidate
     return stack, errors
 
 
+def _without_an_error(
+    stack: Stack,
+    errors: list[Reason],
+    before: list[Reason],
+    only: Collection[str] | None,
+    keep: tuple[str, ...],
+) -> Stack | None:
+    """The nearest stack without the first error that can be done away with.
+
+    One at a time: doing away with it often does away with others.
+    """
+    for reason in errors:
+        if reason.change:
+            candidate = nearest(stack, reason, before, only, keep)
+            if candidate is not None:
+                return candidate
+    return None
+
+
 def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
     """The nearest stack without any error; None: none was found."""
     solved, errors = _better(stack, None, keep)
-    return None if errors else solved
+    if errors:
+        return None
+    return solved
 
 
 def apply_defaults(stack: Stack, free: Collection[str]) -> Stack:

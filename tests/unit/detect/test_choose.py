@@ -11,7 +11,7 @@ from farm import catalog
 from farm.machine.cards import compatible
 from farm.machine.detect import choose, cpu_levels
 from farm.machine.readings import Cpu, Gpu, Missing, Os, Python, Readings
-from farm.plan.recommend import FarmBuild
+from farm.plan.recommend import FarmBuild, buildable_here, machine_of
 from farm.plan.variant import PYTHONS, Variant
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
@@ -372,3 +372,10 @@ def test_the_python_that_runs_the_farm_need_not_be_on_the_path(builds):
     )  # fmt: skip
     assert found.variant == "cpu-avx-py311"
     assert "Python 3.11 is the one that runs this" in found.reasons
+
+
+@pytest.mark.parametrize("driver", ["470.82.01", "550.54.14"])
+def test_a_channel_with_many_variants_leaves_the_other_channels_their_turn(driver):
+    machine = machine_of((70,), "windows-x86_64", driver=driver)
+    channels = {build.channel for build in buildable_here(ROOT, machine)}
+    assert {"kepler-2.0.1", "kepler-compat"} <= channels
