@@ -4,7 +4,7 @@ The shapes are in `farm.catalog.models`; a file is read once.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -45,19 +45,20 @@ def full_driver(cuda: str, platform: str) -> tuple[str | None, str | None]:
     """The first driver with every feature of a toolkit, or the highest known of older ones and why
     that is in doubt.
     """
-    releases = toolkits()
-    if (exact := releases[cuda].driver(platform)) is not None:
+    exact = toolkits()[cuda].driver(platform)
+    if exact is not None:
         return exact, None
-    older = [name for name in releases if number(name) <= number(cuda)]
-    # NVIDIA's table has had no column for Windows since 13.1: the branch of Linux is the same.
-    branches = [text.split(".")[0] for name in older if (text := releases[name].driver_linux)]
-    older_drivers = [text for name in older if (text := releases[name].driver(platform))]
-    floor = cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(platform)
-    best = max((*older_drivers, *branches, *filter(None, [floor])), key=number, default=None)
-    return (
-        best,
-        f"no driver of CUDA {cuda} is known on {platform}: the newest of older toolkits counts",
-    )
+    drivers = []
+    for name, toolkit in toolkits().items():
+        if number(name) <= number(cuda):
+            # NVIDIA's table has had no column for Windows since 13.1: the branch of Linux is the
+            # same.
+            branch = (toolkit.driver_linux or "").split(".")[0]
+            drivers += [toolkit.driver(platform), branch]
+    drivers.append(cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(platform))
+    best = max(filter(None, drivers), key=number, default=None)
+    doubt = f"no driver of CUDA {cuda} is known on {platform}: the newest of older toolkits counts"
+    return best, doubt
 
 
 @cache
@@ -107,7 +108,9 @@ def cudnn_releases() -> dict[str, models.CudnnRelease]:
 def cudnn_wheel(cudnn: str, cuda: str) -> models.PinnedWheel | None:
     """NVIDIA's wheel of a cuDNN release for a CUDA version; None where the catalogue names none."""
     release = cudnn_releases().get(cudnn)
-    return release.wheels.get(int(cuda.partition(".")[0])) if release else None
+    if release is None:
+        return None
+    return release.wheels.get(int(cuda.partition(".")[0]))
 
 
 def official() -> models.OfficialWheels:
@@ -136,31 +139,36 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
     """
     toolkit = wheel_toolkits().get(cuda)
     # Where a toolkit can be made of wheels, those that a build links are those that it then needs.
-    pinned = _read("library_wheels", models.LibraryWheels)
-    wheels = toolkit.library_wheels() if toolkit else pinned.cuda.get(cuda, [])
-    cudnn_pin = cudnn_wheel(cudnn, cuda) if cudnn else None
-    if cudnn and cudnn_pin is None and toolkit:
-        cudnn_pin = toolkit.cudnn.get(cudnn, {}).get("linux-x86_64")
-    if not wheels or (cudnn and cudnn_pin is None):
+    if toolkit:
+        wheels = toolkit.library_wheels()
+    else:
+        wheels = list(_read("library_wheels", models.LibraryWheels).cuda.get(cuda, []))
+    if not wheels:
         return []
-    if nccl := nccl_wheel(cuda, "x86_64"):
-        wheels = [*wheels, models.LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"}))]
-    if cudnn_pin is None:
+    nccl = nccl_wheel(cuda, "x86_64")
+    if nccl:
+        wheels.append(models.LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"})))
+    if not cudnn:
         return wheels
+    pin = cudnn_wheel(cudnn, cuda)
+    if pin is None and toolkit:
+        pin = toolkit.cudnn.get(cudnn, {}).get("linux-x86_64")
+    if pin is None:
+        return []
     # The folder and names are the same in all of NVIDIA's cuDNN wheels.
     folder = "nvidia/cudnn/lib"
     names = ["libcudnn*.so.*"]
-    return [*wheels, models.LibraryWheel(**cudnn_pin.model_dump(), folder=folder, libraries=names)]
+    return [*wheels, models.LibraryWheel(**pin.model_dump(), folder=folder, libraries=names)]
 
 
 def nccl_wheel(cuda: str | None, machine: str) -> models.NcclWheel | None:
     """NVIDIA's wheel of NCCL for a build with this CUDA on Linux; None: the catalogue names
     none.
     """
-    wheels = (
-        wheel for wheel in _read("library_wheels", models.LibraryWheels).nccl if cuda in wheel.cudas
-    )
-    return next((wheel for wheel in wheels if wheel.platform_tags[0].endswith(f"_{machine}")), None)
+    for wheel in _read("library_wheels", models.LibraryWheels).nccl:
+        if cuda in wheel.cudas and wheel.platform_tags[0].endswith(f"_{machine}"):
+            return wheel
+    return None
 
 
 def msvc() -> models.Msvc:
@@ -183,21 +191,28 @@ def standalone_wheel(
     """The newest pinned wheel, up to a major version, that a build with a standalone Python
     imports; None: none is.
     """
+    # The file lists them in ascending order.
+    for wheel in reversed(_read("standalone_pythons", models.StandalonePythons).wheels):
+        if wheel.package != package or not _is_wheel_for(wheel.file, python, machine):
+            continue
+        if major_max is None or _major(wheel.file) <= major_max:
+            return wheel
+    return None
+
+
+def _major(file: str) -> int:
+    """The first number of a wheel's version."""
+    return int(file.split("-")[1].split(".", maxsplit=1)[0])
+
+
+def _is_wheel_for(file: str, python: str, machine: str) -> bool:
+    """True if a pinned wheel is for a Python (`py313t`) and a machine, or for any."""
     interpreter = "cp" + python.removeprefix("py")
     # cp313-cp313t: the tag of the interpreter is without the `t`, that of the ABI has it.
-    name_parts = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")
-    candidates = [
-        wheel
-        for wheel in _read("standalone_pythons", models.StandalonePythons).wheels
-        if wheel.package == package
-        and any(word in wheel.file for word in name_parts)
-        and (wheel.file.endswith(("-any.whl", f"{machine}.whl")))
-        and (major_max is None or int(wheel.file.split("-")[1].split(".")[0]) <= major_max)
-    ]
-    # The file lists them in ascending order.
-    if candidates:
-        return candidates[-1]
-    return None
+    tags = f"-{interpreter.removesuffix('t')}-{interpreter}-"
+    if not any(tag in file for tag in (tags, "-none-any.whl", "-py3-none-")):
+        return False
+    return file.endswith(("-any.whl", f"{machine}.whl"))
 
 
 def windows() -> models.Windows:
@@ -214,7 +229,10 @@ def driver_branch(major: int) -> int:
     """470 for the major versions 470 to 494: the branch that a driver's version belongs to, where
     that matters.
     """
-    return next((branch for branch, end in NEXT_BRANCH.items() if branch <= major < end), major)
+    for branch, end in NEXT_BRANCH.items():
+        if branch <= major < end:
+            return branch
+    return major
 
 
 @cache
@@ -240,11 +258,8 @@ def reach(base: str) -> list[str]:
     them.
     """
     floor = number(debian_releases()[base].glibc)
-    return [
-        name
-        for name, glibc in _read("debian", models.DebianReleases).reach.items()
-        if number(glibc) >= floor
-    ]
+    distributions = glibc_of_distributions()
+    return [name for name, glibc in distributions.items() if number(glibc) >= floor]
 
 
 @cache
@@ -252,11 +267,10 @@ def base_of(python: str) -> str:
     """The base image that has this Python (`py311`), else the first of the catalogue: a rule then
     says what it has.
     """
-    all_releases = debian_releases()
-    return next(
-        (name for name, release in all_releases.items() if release.python == python),
-        next(iter(all_releases)),
-    )
+    for name, release in debian_releases().items():
+        if release.python == python:
+            return name
+    return next(iter(debian_releases()))
 
 
 def nvidia_provider() -> models.NvidiaProvider:
@@ -266,10 +280,14 @@ def nvidia_provider() -> models.NvidiaProvider:
 @cache
 def toolkit_components() -> list[str]:
     """Every component of CUDA that one of the toolkit providers has."""
-    providers: list[Iterable[str]] = [release.components for release in debian_releases().values()]
-    providers += [nvidia_provider().components, *nvidia_provider().since.values()]
-    providers += [toolkit.components for toolkit in wheel_toolkits().values()]
-    return sorted(set().union(*providers))
+    names: set[str] = set()
+    for release in debian_releases().values():
+        names.update(release.components)
+    for components in (nvidia_provider().components, *nvidia_provider().since.values()):
+        names.update(components)
+    for toolkit in wheel_toolkits().values():
+        names.update(toolkit.components)
+    return sorted(names)
 
 
 def find(known: Mapping[str, object], version: str) -> str | None:
@@ -281,8 +299,13 @@ def find(known: Mapping[str, object], version: str) -> str | None:
     """
     if version in known:
         return version
-    longer = (key for key in reversed(list(known)) if key.startswith(version + "."))
-    return next(longer, None) or next((key for key in known if version.startswith(key + ".")), None)
+    for key in reversed(list(known)):
+        if key.startswith(version + "."):
+            return key
+    for key in known:
+        if version.startswith(key + "."):
+            return key
+    return None
 
 
 def known(versions: Mapping[str, object], version: str) -> str:
@@ -295,7 +318,6 @@ def known(versions: Mapping[str, object], version: str) -> str:
         return versions_text
     if number(version) < number(names[0]):
         return f"it begins at {names[0]}: older ones are in no table here; {versions_text}"
-    newer = number(version) > number(names[-1])
-    if newer:
+    if number(version) > number(names[-1]):
         return f"it ends at {names[-1]}; newer ones: tools/refresh-catalogue"
     return versions_text

@@ -42,14 +42,14 @@ class Table(Model):
     @model_validator(mode="before")
     @classmethod
     def _hand_down_sources(cls, data: Any) -> Any:
-        def complete(record: Any) -> Any:
-            common = {key: text for key, text in data["sources"].items() if key in record}
-            return record | {"sources": common | record.get("sources", {})}
-
-        return data | {
-            field: {key: complete(record) for key, record in data[field].items()}
-            for field in cls.RECORDS
-        }
+        complete = dict(data)
+        for field in cls.RECORDS:
+            complete[field] = {}
+            for key, record in data[field].items():
+                common = {fact: text for fact, text in data["sources"].items() if fact in record}
+                sources = common | record.get("sources", {})
+                complete[field][key] = record | {"sources": sources}
+        return complete
 
 
 class Architecture(Facts):
@@ -210,9 +210,13 @@ class WheelToolkit(WheelLayout):
         self, components: Sequence[str], cudnn: str | None, platform: str
     ) -> list[PinnedWheel]:
         """The wheels of some components, and of a cuDNN where one is wanted, for a platform."""
-        package_names = {package for name in components for package in self.components[name]}
-        pinned_wheels = [wheel for wheel in self.wheels[platform] if wheel.package in package_names]
-        return [*pinned_wheels, self.cudnn[cudnn][platform]] if cudnn else pinned_wheels
+        package_names: set[str] = set()
+        for name in components:
+            package_names.update(self.components[name])
+        wheels = [wheel for wheel in self.wheels[platform] if wheel.package in package_names]
+        if cudnn:
+            wheels.append(self.cudnn[cudnn][platform])
+        return wheels
 
     def folder_in(self, package: str) -> str:
         """Below which folder the wheel of a package holds what belongs to the toolkit."""
@@ -224,16 +228,18 @@ class WheelToolkit(WheelLayout):
         """The wheels for Linux on x86-64 that a build may need instead of holding the libraries
         itself.
         """
-        return [
-            LibraryWheel(
-                **wheel.model_dump(),
-                folder=f"{self.folder}/lib",
-                libraries=library_files.files,
-                requires=library_files.requires,
-            )
-            for wheel in self.wheels["linux-x86_64"]
-            if (library_files := self.libraries.get(wheel.package))
-        ]
+        wheels = []
+        for wheel in self.wheels["linux-x86_64"]:
+            library_files = self.libraries.get(wheel.package)
+            if library_files:
+                library_wheel = LibraryWheel(
+                    **wheel.model_dump(),
+                    folder=f"{self.folder}/lib",
+                    libraries=library_files.files,
+                    requires=library_files.requires,
+                )
+                wheels.append(library_wheel)
+        return wheels
 
 
 class WheelToolkits(Model):
@@ -246,11 +252,10 @@ class WheelToolkits(Model):
     @model_validator(mode="before")
     @classmethod
     def _hand_down_layouts(cls, data: Any) -> Any:
-        complete = {
-            cuda: data["layouts"][toolkit["layout"]] | toolkit
-            for cuda, toolkit in data["toolkits"].items()
-        }
-        return data | {"toolkits": complete}
+        toolkits = {}
+        for cuda, toolkit in data["toolkits"].items():
+            toolkits[cuda] = data["layouts"][toolkit["layout"]] | toolkit
+        return data | {"toolkits": toolkits}
 
 
 class CudnnRelease(Facts):
@@ -667,6 +672,14 @@ class WheelPart(Model):
     link: str
 
 
+class BorrowedGcc(Model):
+    """A newer gcc than a base image's own: of which release it is taken, and beside which."""
+
+    release: str
+    version: int
+    beside: int
+
+
 class DebianRelease(Model):
     """A release of Debian or a descendant as base image and as toolkit provider.
 
@@ -678,7 +691,9 @@ class DebianRelease(Model):
     a release's wheel in `cudnn.yaml`. `toolkit_of` is a newer release whose packages of CUDA run
     here too: its `cuda`, `env`, `components` and `cudnn` are then this one's. `limits` are the
     newest symbol versions that the image's linker finds (`limit_symbols.py`), below those of its
-    own libraries.
+    own libraries. `borrowed_gcc` is installed by `install_gcc.py` and is then the only one of
+    `gccs`. `old_cmake`: builds with a standalone Python get a wheel of CMake, since its own is too
+    old for sources that need that gcc.
     """
 
     image: str
@@ -699,6 +714,8 @@ class DebianRelease(Model):
     cudnn: WheelPart | None = None
     toolkit_of: str | None = None
     limits: dict[str, str] = {}
+    borrowed_gcc: BorrowedGcc | None = None
+    old_cmake: bool = False
     source: str
     unconfirmed: str | None = None
 

@@ -5,7 +5,7 @@ The rules are data (`paste.yaml`). The page's `answers.js` reads the same data i
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -114,8 +114,9 @@ class Pasted:
         if self.driver:
             parts.append(f"driver {self.driver}")
         if self.platform:
-            system = grammar().systems[self.platform]
-            parts.append(system if self.machine is None else f"{system} on {self.machine}")
+            parts.append(grammar().systems[self.platform])
+            if self.machine:
+                parts[-1] += f" on {self.machine}"
         if self.python:
             parts.append(f"Python 3.{self.python[3:]}")
         if self.glibc:
@@ -123,13 +124,19 @@ class Pasted:
         if self.cpu:
             parts.append(f"a CPU with {self.cpu}")
         if self.torch:
-            parts.append(f"torch {self.torch}" + (f" with CUDA {self.cuda}" if self.cuda else ""))
+            parts.append(f"torch {self.torch}")
+            if self.cuda:
+                parts[-1] += f" with CUDA {self.cuda}"
         return ", ".join(parts)
 
 
 def _counted(card: PastedCard) -> str:
-    name = card.name if card.copies == 1 else f"{card.copies} x {card.name}"
-    return name if card.sm is None else f"{name} (sm_{card.sm})"
+    text = card.name
+    if card.copies != 1:
+        text = f"{card.copies} x {text}"
+    if card.sm is not None:
+        text += f" (sm_{card.sm})"
+    return text
 
 
 @cache
@@ -142,15 +149,12 @@ def tables() -> dict[str, dict[str, str]]:
     """Values that rules look up: the driver branch of a CUDA version, the glibc of a
     distribution.
     """
-    branches = {
-        cuda: toolkit.driver_linux.split(".")[0]
-        for cuda, toolkit in catalog.toolkits().items()
-        if toolkit.driver_linux
-    }
-    return {
-        "drivers": branches,
-        "distributions": grammar().distributions | catalog.glibc_of_distributions(),
-    }
+    branches = {}
+    for cuda, toolkit in catalog.toolkits().items():
+        if toolkit.driver_linux:
+            branches[cuda] = toolkit.driver_linux.split(".")[0]
+    distributions = grammar().distributions | catalog.glibc_of_distributions()
+    return {"drivers": branches, "distributions": distributions}
 
 
 def facts() -> dict[str, Any]:
@@ -177,14 +181,11 @@ def read(text: str) -> Pasted:
     full_lines = [line[:MAX_FLAGS] for line in re.split("[\r\n]", spaces)[:MAX_LINES]]
     lines = [line[:MAX_LINE] for line in full_lines]
     values = {name: _value(entries, lines) for name, entries in rules.fields.items()}
-    cards = _listed(lines)
-    if not cards:
-        cards, driver = _cells(lines)
-        values["driver"] = values["driver"] or driver
-    cards = cards or _listed(lines, once=True) or _typed(lines, known=True)
-    cards = cards or _mentioned(lines) or _typed(lines, known=False)
+    cards, driver = _cards(lines)
+    if driver and not values["driver"]:
+        values["driver"] = driver
     notes = [note.text for note in rules.notes if _match(note.pattern, spaces)]
-    message = next((m.text for m in rules.messages if _match(m.pattern, spaces)), None)
+    message = _message(spaces)
     # What a message says is a card's name there: "bash: nvidia-smi: command not found".
     if message and not any(find(card.name) or card.sm for card in cards):
         cards = []
@@ -192,7 +193,7 @@ def read(text: str) -> Pasted:
         notes.append(message)
         message = None
     cards, left_out = _nvidia(cards)
-    complete = [card for card in cards if card.sm or not _match(rules.cut, card.name)]
+    complete = [card for card in cards if card.sm or not _is_cut(card.name)]
     if cards and not complete:
         message = message or rules.cut_text
     elif len(complete) < len(cards):
@@ -206,10 +207,37 @@ def read(text: str) -> Pasted:
     )
 
 
+def _cards(lines: Sequence[str]) -> tuple[list[PastedCard], str | None]:
+    """The cards of a text, and the driver where it stands beside them; the first way to read it
+    that finds some.
+    """
+    cards = _listed(lines)
+    driver = None
+    if not cards:
+        cards, driver = _cells(lines)
+    cards = cards or _listed(lines, once=True) or _typed_names(lines)
+    return cards or _mentioned(lines) or _typed_alone(lines), driver
+
+
+def _message(text: str) -> str | None:
+    """What to do where a program printed this message instead of what was asked for."""
+    for message in grammar().messages:
+        if _match(message.pattern, text):
+            return message.text
+    return None
+
+
 def driver_number(text: str) -> str:
     """Convert Windows' own number of a driver to NVIDIA's: `560.94` for `32.0.15.6094`."""
     windows = re.fullmatch(r"\d{1,2}\.\d{1,2}\.1(\d)\.(\d{2})(\d{2})", text.strip(), re.ASCII)
-    return f"{windows[1]}{windows[2]}.{windows[3]}" if windows else text
+    if windows is None:
+        return text
+    return f"{windows[1]}{windows[2]}.{windows[3]}"
+
+
+def _is_cut(name: str) -> bool:
+    """True if nvidia-smi has cut a name off."""
+    return _match(grammar().cut, name) is not None
 
 
 @cache
@@ -250,7 +278,7 @@ def _listed(lines: Sequence[str], *, once: bool = False) -> list[PastedCard]:
         if rule.once != once:
             continue
         cards = list(_of_rule(rule, lines))
-        if any(not _match(grammar().cut, card.name) or card.sm for card in cards):
+        if any(card.sm or not _is_cut(card.name) for card in cards):
             return cards
         cut = cut or cards
     return cut
@@ -266,65 +294,93 @@ def _of_rule(rule: CardRule, lines: Sequence[str]) -> Iterator[PastedCard]:
         if rule.once and name in names:
             continue
         names.add(name)
-        capability = _filled(rule.sm, match) if rule.sm else ""
+        capability = _filled(rule.sm or "", match)
         number = re.sub("[^0-9]", "", capability)
-        yield PastedCard(name, 1, int(number) if number else _of_cut_name(name))
+        if number:
+            yield PastedCard(name, 1, int(number))
+        else:
+            yield PastedCard(name, 1, _of_cut_name(name))
 
 
 def _of_cut_name(name: str) -> int | None:
     """The SM of every card whose name begins so, where nvidia-smi has cut the rest off."""
-    if not _match(grammar().cut, name):
+    if not _is_cut(name):
         return None
     sms = begins(re.sub(r"\.\.\.$", "", name))
-    return int(min(sms)[2:]) if len(sms) == 1 else None
+    if len(sms) != 1:
+        return None
+    return int(min(sms)[2:])
 
 
 def _cells(lines: Sequence[str]) -> tuple[list[PastedCard], str | None]:
     """The names and the driver of comma-separated rows, by their header, or by what the cells
     are.
     """
-    rules = grammar()
+    columns = grammar().columns
     cards: list[PastedCard] = []
     driver: str | None = None
     header: list[str] = []
     for line in lines:
         cells = [cell.strip() for cell in line.split(",")]
         small = [cell.lower() for cell in cells]
-        if len(cells) > 1 and any(name in small for name in rules.columns["name"]):
+        if len(cells) > 1 and not set(small).isdisjoint(columns["name"]):
             header = small
-            continue
-        if header and len(cells) == len(header):
+        elif header and len(cells) == len(header):
             row = dict(zip(header, cells, strict=True))
-            cards += [PastedCard(row[name]) for name in rules.columns["name"] if row.get(name)]
-            versions = [row[name] for name in rules.columns["driver"] if row.get(name)]
-        else:
-            versions = [cell for cell in cells if _match(rules.version, cell)]
-            if len(cells) < 2 or not versions:
-                continue
-            named_cards = [PastedCard(cell) for cell in cells if find(cell)]
-            cards += named_cards
-            versions = versions if named_cards else []
-        if versions:
-            driver = driver_number(versions[-1] if header else versions[0])
+            cards += [PastedCard(name) for name in _filled_cells(row, "name")]
+            for version in _filled_cells(row, "driver"):
+                driver = driver_number(version)
+        elif len(cells) > 1:
+            row_cards, versions = _cells_without_header(cells)
+            if row_cards:
+                cards += row_cards
+                # Below a header that does not fit, the driver comes last.
+                driver = driver_number(versions[-1 if header else 0])
     return cards, driver
 
 
-def _typed(lines: Sequence[str], *, known: bool) -> list[PastedCard]:
-    """Cards that somebody typed, one or several on a line; an unknown name alone as it is."""
+def _filled_cells(row: Mapping[str, str], column: str) -> list[str]:
+    """The cells of a row below the headers of a column that are not empty."""
+    return [row[name] for name in grammar().columns[column] if row.get(name)]
+
+
+def _cells_without_header(cells: Sequence[str]) -> tuple[list[PastedCard], list[str]]:
+    """The cards and the versions of a row that has both."""
+    versions = [cell for cell in cells if _match(grammar().version, cell)]
+    cards = [PastedCard(cell) for cell in cells if find(cell)]
+    if not versions or not cards:
+        return [], []
+    return cards, versions
+
+
+def _typed_lines(lines: Sequence[str]) -> list[str]:
+    """The lines of a text that somebody typed; none of a longer one."""
     filled = [line.strip() for line in lines if line.strip()]
     if len(filled) > MAX_TYPED:
         return []
-    if not known:
-        single = len(filled) == 1 and _match(grammar().typed, filled[0])
-        return [PastedCard(filled[0])] if single else []
+    return filled
+
+
+def _typed_alone(lines: Sequence[str]) -> list[PastedCard]:
+    """A name alone that the catalogue does not have, as it is."""
+    filled = _typed_lines(lines)
+    if len(filled) == 1 and _match(grammar().typed, filled[0]):
+        return [PastedCard(filled[0])]
+    return []
+
+
+def _typed_names(lines: Sequence[str]) -> list[PastedCard]:
+    """Cards of the catalogue that somebody typed, one or several on a line."""
     cards: list[PastedCard] = []
-    for line in filled:
+    for line in _typed_lines(lines):
         single_card = _typed_card(line)
         if single_card:
             cards.append(single_card)
             continue
-        parts = _compiled(grammar().separator).split(line)
-        cards += [card for part in parts if (card := _typed_card(part))]
+        for part in _compiled(grammar().separator).split(line):
+            card = _typed_card(part)
+            if card:
+                cards.append(card)
     return cards
 
 
@@ -358,21 +414,20 @@ def _mentioned(lines: Sequence[str]) -> list[PastedCard]:
 
 def _nvidia(cards: Sequence[PastedCard]) -> tuple[list[PastedCard], list[str]]:
     """NVIDIA's cards, and a note on each other one; all of them where none is NVIDIA's."""
-    other_makers: dict[str, str] = {}
+    notes: dict[str, str] = {}
     nvidia_cards: list[PastedCard] = []
     for card in cards:
-        company = None if card.sm or find(card.name) else maker(card.name)
+        company = None
+        if not card.sm and not find(card.name):
+            company = maker(card.name)
         if company is None:
             nvidia_cards.append(card)
         else:
-            other_makers[card.name] = company
+            note = f"Left out: {card.name}, a card of {company}, which runs no CUDA."
+            notes[card.name] = note
     if not nvidia_cards:
         return list(cards), []
-    notes = [
-        f"Left out: {name}, a card of {company}, which runs no CUDA."
-        for name, company in other_makers.items()
-    ]
-    return nvidia_cards, notes
+    return nvidia_cards, list(notes.values())
 
 
 def _together(cards: Sequence[PastedCard]) -> Iterator[PastedCard]:
@@ -380,8 +435,10 @@ def _together(cards: Sequence[PastedCard]) -> Iterator[PastedCard]:
     places: dict[tuple[str, int | None], PastedCard] = {}
     for card in cards:
         key = (card.name, card.sm)
-        copies = places[key].copies if key in places else 0
-        places[key] = card._replace(copies=copies + card.copies)
+        copies = card.copies
+        if key in places:
+            copies += places[key].copies
+        places[key] = card._replace(copies=copies)
     yield from places.values()
 
 
@@ -389,7 +446,9 @@ def _level(lines: Sequence[str], machine: str | None) -> str | None:
     """The highest CPU level whose features a line of flags has."""
     for line in lines:
         match = _match(grammar().flags, line)
-        flags = set(match[1].lower().split()) if match else set()
+        if match is None:
+            continue
+        flags = set(match[1].lower().split())
         for name, levels in catalog.cpu_features().levels.items():
             if machine not in (None, name):
                 continue

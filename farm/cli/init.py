@@ -32,8 +32,12 @@ def run_init(args: argparse.Namespace) -> int:
     """
     if args.channel and not args.github:
         raise UsageError("--channel is of --github", hint="farm init --github --channel NAME")
-    channel = _channel_of(args.folder, args.channel) if args.github else EXAMPLE_CHANNEL
-    files = [WORKFLOW] if args.github else _example_files(args.folder)
+    if args.github:
+        channel = _channel_of(args.folder, args.channel)
+        files = [WORKFLOW]
+    else:
+        channel = EXAMPLE_CHANNEL
+        files = _example_files(args.folder)
     for file in files:
         # All are looked at before the first is written: a half-made project would be the user's to
         # clean up.
@@ -62,11 +66,10 @@ def run_init(args: argparse.Namespace) -> int:
 
 def _example_files(folder: Path) -> list[Path]:
     """The files of the example that the folder is given, in their order."""
-    files = sorted(
-        path.relative_to(resources.EXAMPLE)
-        for path in resources.EXAMPLE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    )
+    files = []
+    for path in sorted(resources.EXAMPLE.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            files.append(path.relative_to(resources.EXAMPLE))
     for name in REPOSITORY_FILES:
         if os.path.lexists(folder / name):
             files.remove(Path(name))
@@ -101,12 +104,18 @@ def _workflow(text: str, channel: str, farm: str | None) -> str:
     """The example's workflow for a channel, with the farm that it installs where that is known."""
     text = text.replace(f"--channel {EXAMPLE_CHANNEL} ", f"--channel {channel} ")
     text = text.replace(f"channel `{EXAMPLE_CHANNEL}`", f"channel `{channel}`")
-    return text.replace('FARM: ""', f"FARM: {json.dumps(farm)}") if farm else text
+    if farm is None:
+        return text
+    return text.replace('FARM: ""', f"FARM: {json.dumps(farm)}")
 
 
 def _next_step(folder: Path, *, workflow_alone: bool) -> str:
-    name = f"./{folder}" if str(folder).startswith("-") else str(folder)
-    enter = "" if folder == Path() else f"cd {shlex.quote(name)} && "
+    name = str(folder)
+    if name.startswith("-"):
+        name = f"./{name}"
+    enter = f"cd {shlex.quote(name)} && "
+    if folder == Path():
+        enter = ""
     if workflow_alone:
         return (
             f"{enter}git add {WORKFLOW.as_posix()}, commit and push it; its first lines name the "
@@ -166,11 +175,7 @@ def _taken(target: Path) -> str | None:
     """
     if os.path.lexists(target):
         return str(target)
-    return next(
-        (
-            f"the file {part}"
-            for part in target.parents
-            if os.path.lexists(part) and not part.is_dir()
-        ),
-        None,
-    )
+    for part in target.parents:
+        if os.path.lexists(part) and not part.is_dir():
+            return f"the file {part}"
+    return None

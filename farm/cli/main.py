@@ -102,7 +102,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" in text:
-            return "\n".join(indent + line for line in text.splitlines())
+            return indent + text.replace("\n", f"\n{indent}")
         return super()._fill_text(text, width, indent)
 
 
@@ -128,16 +128,12 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        wrong = [
-            word
-            for word in getattr(self, "words", ())
-            if word not in (*self._option_string_actions, "--")
-        ]
-        if message.startswith("the following arguments are required") and wrong:
-            message = (
-                f"unrecognized arguments: {' '.join(wrong)}"  # one of them may have been meant
-            )
-        needed = [word for action in self._actions if (word := _required(action))]
+        options = {*self._option_string_actions, "--"}
+        unknown = [word for word in getattr(self, "words", ()) if word not in options]
+        if message.startswith("the following arguments are required") and unknown:
+            # One of them may have been meant.
+            message = f"unrecognized arguments: {' '.join(unknown)}"
+        needed = filter(None, map(_required, self._actions))
         usage = " ".join([self.prog, *needed, "[OPTIONS]"])
         self.exit(
             2,
@@ -153,36 +149,37 @@ def _required(action: argparse.Action) -> str | None:
     else:
         name = action.dest.upper()
     if action.option_strings:
-        return f"{action.option_strings[0]} {name}" if action.required else None
-    return None if action.nargs in ("*", "?") else name
+        if action.required:
+            return f"{action.option_strings[0]} {name}"
+        return None
+    if action.nargs in ("*", "?"):
+        return None
+    return name
 
 
 def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
     """A line with the nearest known words for an error of argparse; empty where nothing is near."""
     choices: list[str] = []
     if message.startswith("unrecognized arguments: "):
-        # argparse tells what is wrong in its text alone.
-        wrong = [word.split("=")[0] for word in message.split()[2:] if word.startswith("-")]
+        # argparse says what is wrong in its text alone.
+        mistyped = [word.split("=")[0] for word in message.split()[2:] if word.startswith("-")]
         choices = [option for option in parser._option_string_actions if option.startswith("--")]
     elif "invalid choice: " in message:
-        wrong = [
-            message.split("invalid choice: ")[1]
-            .split("(choose from", maxsplit=1)[0]
-            .strip()
-            .strip("'")
-        ]
+        value = message.split("invalid choice: ")[1].split("(choose from", maxsplit=1)[0]
+        mistyped = [value.strip().strip("'")]
         # `argument NAME: invalid choice: …`, NAME being all spellings of the option, joined by `/`.
         name = message.split(":", maxsplit=1)[0].removeprefix("argument ").split("/")[0]
-        actions = [
-            action
-            for action in parser._actions
-            if name in (*action.option_strings, action.dest, action.metavar)
-        ]
-        choices = [str(choice) for action in actions for choice in action.choices or ()]
+        for action in parser._actions:
+            if name in (*action.option_strings, action.dest, action.metavar):
+                choices += map(str, action.choices or ())
     else:
         return ""
-    near = [word for mistyped in wrong for word in nearest(mistyped, choices, 1)]
-    return f"  did you mean: {', '.join(near)}?\n" if near else ""
+    near: list[str] = []
+    for word in mistyped:
+        near += nearest(word, choices, 1)
+    if not near:
+        return ""
+    return f"  did you mean: {', '.join(near)}?\n"
 
 
 def parser(
@@ -264,7 +261,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     if name is None:
         top = parser(())
         # argparse answers these without a command, and ends the process.
-        if any(word in ("-h", "--help", "--version") for word in given):
+        if {"-h", "--help", "--version"}.intersection(given):
             return top.parse_args(given)
         parser(()).print_help(sys.stderr)
         sys.exit(2)
@@ -304,7 +301,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         show.prepare()
         try:
-            return _main(sys.argv[1:] if argv is None else argv)
+            if argv is None:
+                argv = sys.argv[1:]
+            return _main(argv)
         finally:
             show.flush()  # here, where it may still fail
     except OutputClosed:
@@ -329,7 +328,11 @@ def _main(given: Sequence[str]) -> int:
         _require_folder()
         return handler(args.command)(args)
     except Exception as error:
-        failure = error if isinstance(error, FarmError) else system_error(error)
+        failure: FarmError | None
+        if isinstance(error, FarmError):
+            failure = error
+        else:
+            failure = system_error(error)
         if args.traceback or failure is None:
             raise
         return _failed(failure, json=getattr(args, "json", False))

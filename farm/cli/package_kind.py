@@ -20,6 +20,8 @@ MAX_READ = 64 << 20
 """Bytes that are read of all code."""
 BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "meson.build", "CMakeLists.txt")
 """Files at the top of a source that say what is built."""
+PROGRAMS = {"setup.py", "meson.build", "CMakeLists.txt"}
+"""Those of them that can say it step by step."""
 MAX_DEPTH = 3
 """Folders below the top in which CMake's and Meson's files are the package's own."""
 NATIVE_WORDS = re.compile(
@@ -74,7 +76,7 @@ class PackageKind:
     @cached_property
     def build_text(self) -> str:
         """The text of the build's files at the top, without comments."""
-        return "\n".join(_without_comments(self.tree.text(name)) for name in BUILD_FILES)
+        return "\n".join(map(self._without_comments, BUILD_FILES))
 
     @cached_property
     def own_names(self) -> tuple[str, ...]:
@@ -82,7 +84,7 @@ class PackageKind:
 
         Copies of other projects, tests and examples count where the build's files name them.
         """
-        return tuple(name for name in self.tree.names if self._is_own(name))
+        return tuple(filter(self._is_own, self.tree.names))
 
     def _is_own(self, name: str) -> bool:
         folders = PurePosixPath(name).parts[:-1]
@@ -97,17 +99,17 @@ class PackageKind:
     @cached_property
     def script_names(self) -> tuple[str, ...]:
         """The package's own CMake and Meson files."""
-        return tuple(
-            name
-            for name in self.own_names
-            if name.endswith(("CMakeLists.txt", ".cmake", "meson.build"))
-            and name.count("/") < MAX_DEPTH
-        )
+        names = []
+        for name in self.own_names:
+            is_script = name.endswith(("CMakeLists.txt", ".cmake", "meson.build"))
+            if is_script and name.count("/") < MAX_DEPTH:
+                names.append(name)
+        return tuple(names)
 
     @cached_property
     def build_scripts(self) -> str:
         """The text of the package's own CMake and Meson files, without comments."""
-        return "\n".join(_without_comments(self.tree.text(name)) for name in self.script_names)
+        return "\n".join(map(self._without_comments, self.script_names))
 
     @cached_property
     def code(self) -> str:
@@ -140,22 +142,18 @@ class PackageKind:
     @property
     def native_scripts(self) -> list[str]:
         """The build's own files that ask for code for the CPU of the machine."""
-        own_scripts = [name for name in self.script_names if name not in BUILD_FILES]
-        return [name for name in (*BUILD_FILES, *own_scripts) if self._says_native(name)]
-
-    def _says_native(self, name: str) -> bool:
-        return NATIVE in _without_comments(self.tree.text(name))
+        names = dict.fromkeys((*BUILD_FILES, *self.script_names))
+        return [name for name in names if NATIVE in self._without_comments(name)]
 
     @property
     def has_device_code(self) -> bool:
         """True if files of CUDA are its own, and its build speaks of CUDA."""
-        return any(name.endswith((".cu", ".cuh")) for name in self.own_names) and self.wants_cuda
+        return self.wants_cuda and any(map(_is_cuda, self.own_names))
 
     @property
     def wants_cuda(self) -> bool:
         """True if the build's scripts speak of CUDA, or there are none that could."""
-        scripts = [name for name in BUILD_FILES if not name.endswith((".cfg", ".toml"))]
-        if not any(name in self.tree.names for name in scripts):
+        if not PROGRAMS.intersection(self.tree.names):
             return True
         return bool(re.search(r"(?i)cuda|nvcc|\.cu\b", self.build_text + self.build_scripts))
 
@@ -164,7 +162,7 @@ class PackageKind:
         """A folder with files of CUDA that are not its own."""
         own_names = set(self.own_names)
         for name in self.tree.names:
-            if name.endswith((".cu", ".cuh")) and (name not in own_names or not self.wants_cuda):
+            if _is_cuda(name) and (name not in own_names or not self.wants_cuda):
                 return "/".join(PurePosixPath(name).parts[:2])
         return None
 
@@ -178,16 +176,16 @@ class PackageKind:
         """Debian's packages of the libraries that the build asks for, and libraries without an
         entry in the list.
         """
-        names = {name for pattern in ASKED for name in pattern.findall(self.build_scripts)}
-        packages_by_name = {key.lower(): package for key, package in HINTS["libraries"].items()}
-        packages = {
-            packages_by_name[name.lower()] for name in names if name.lower() in packages_by_name
-        }
-        unknown = {
-            name
-            for name in names
-            if name.lower() not in packages_by_name and name.lower() not in HINTS["no_library"]
-        }
+        packages_by_name = debian_packages()
+        packages = set()
+        unknown = set()
+        for pattern in ASKED:
+            for name in pattern.findall(self.build_scripts):
+                key = name.lower()
+                if key in packages_by_name:
+                    packages.add(packages_by_name[key])
+                elif key not in HINTS["no_library"]:
+                    unknown.add(name)
         return packages, sorted(unknown)[:5]
 
     def refuse(self, package: str, requires: set[str]) -> None:
@@ -203,9 +201,11 @@ class PackageKind:
                 "does not have, and Debian's rustc is too old for most",
                 hint=f"take its own wheel: pip install {package}; {hint}",
             )
-        if any(name.endswith(tuple(HINTS["compiled"])) for name in self.own_names):
+        compiled = tuple(HINTS["compiled"])
+        if any(name.endswith(compiled) for name in self.own_names):
             return
-        libraries = [name for name in self.tree.names if re.search(r"\.(so|dll|pyd|dylib)$", name)]
+        endings = (".so", ".dll", ".pyd", ".dylib")
+        libraries = [name for name in self.tree.names if name.endswith(endings)]
         if libraries:
             raise NotBuildableError(
                 f"{package} holds {len(libraries)} finished libraries, such as {libraries[0]}, and "
@@ -229,19 +229,37 @@ class PackageKind:
     def licence(self, metadata: Message) -> str:
         """The licence, in a few words: of the metadata, else of a licence file's first line."""
         stated = str(metadata["License-Expression"] or "") or str(metadata["License"] or "")
-        first = next((line.strip() for line in stated.splitlines() if line.strip()), "")
-        if first and first.upper() != "UNKNOWN" and len(first) <= MAX_LICENCE:
-            return short(first)
+        title = _first_line(stated)
+        if title and title.upper() != "UNKNOWN" and len(title) <= MAX_LICENCE:
+            return short(title)
         for text in metadata.get_all("Classifier") or []:
             if text.startswith("License ::") and text.count("::") > 1:
                 return short(text.rpartition(" :: ")[2])
         for name in LICENCE_FILES:
-            lines = [line.strip(" #\t") for line in self.tree.text(name).splitlines()[:20]]
-            title = next((line for line in lines if line), "")
+            head = self.tree.text(name).splitlines()[:20]
+            title = _first_line("\n".join(head), also=" #\t")
             if title:
                 return short(title)[:MAX_LICENCE]
         return ""
 
+    def _without_comments(self, name: str) -> str:
+        """The text of a build's file."""
+        return re.sub(r"(?m)#.*$", "", self.tree.text(name))
 
-def _without_comments(text: str) -> str:
-    return re.sub(r"(?m)#.*$", "", text)
+
+def debian_packages() -> dict[str, str]:
+    """Debian's packages by the names of libraries, in lower case."""
+    return {name.lower(): package for name, package in HINTS["libraries"].items()}
+
+
+def _is_cuda(name: str) -> bool:
+    return name.endswith((".cu", ".cuh"))
+
+
+def _first_line(text: str, also: str | None = None) -> str:
+    """The first line that is not empty; `also`: what is cut off at both ends."""
+    for line in text.splitlines():
+        stripped = line.strip(also)
+        if stripped:
+            return stripped
+    return ""

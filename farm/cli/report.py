@@ -18,6 +18,8 @@ MAX_BYTES = 256 << 20
 MOST = 10
 STEP = re.compile(r"^(?P<time>.*?) farm: (?P<text>.*)$", re.MULTILINE)
 CACHED = re.compile(r"^(?P<name>[A-Za-z_][\w.-]*):[A-Z]+=(?P<value>.*)$", re.MULTILINE)
+SWITCHES = ("USE_", "BUILD_")
+"""How the switches of PyTorch begin."""
 ON = {"1", "ON", "TRUE", "YES", "Y"}
 
 
@@ -44,15 +46,16 @@ def run_report(args: argparse.Namespace) -> int:
     for step in STEP.finditer(log):
         show.say(f"{step['time'].strip()}  {step['text'].strip()}")
     _print_failures(log.splitlines())
-    settings = {
-        match["name"]: match["value"].strip() for match in CACHED.finditer(texts["CMakeCache.txt"])
-    }
+    settings = {}
+    for match in CACHED.finditer(texts["CMakeCache.txt"]):
+        settings[match["name"]] = match["value"].strip()
     if not settings:
         show.say("CMake: not configured")
         return 0
     rows = list(settings_unlike(env, windows, settings))
-    show.table("CMake beside the plan" if rows else "", ("setting", "plan", "CMake"), rows)
-    if not rows:
+    if rows:
+        show.table("CMake beside the plan", ("setting", "plan", "CMake"), rows)
+    else:
         show.say(f"CMake: configured, with all that the plan says ({len(settings)} settings)")
     return 0
 
@@ -60,8 +63,10 @@ def run_report(args: argparse.Namespace) -> int:
 def _print_failures(log: list[str]) -> None:
     """Print the error lines of a build's log, the cause of the first and what to do."""
     errors = failures.errors(log)
-    first = f", the first {MOST}:" if len(errors) > MOST else ""
-    show.say(f"failures in the log: {len(errors)}{first}")
+    title = f"failures in the log: {len(errors)}"
+    if len(errors) > MOST:
+        title += f", the first {MOST}:"
+    show.say(title)
     for line in errors[:MOST]:
         show.say(f"  {line[:300]}")
     if not errors:
@@ -99,15 +104,15 @@ def settings_unlike(
     """Switches of PyTorch and its OpenMP library that are not what the plan says; absent settings
     are not compared.
     """
-    planned = {
-        name: value
-        for name, value in env.items()
-        if name.startswith(("USE_", "BUILD_")) or name == "BLAS"
-    }
+    planned = {}
+    for name, value in env.items():
+        if name.startswith(SWITCHES) or name == "BLAS":
+            planned[name] = value
     planned["OpenMP_libomp_LIBRARY"] = str(windows.get("openmp", ""))
     for name, value in planned.items():
         actual = found.get(name)
-        switch = name.startswith(("USE_", "BUILD_"))
-        same = actual == value or (switch and (str(actual).upper() in ON) == (value.upper() in ON))
-        if actual is not None and not same:
+        if actual is None or actual == value:
+            continue
+        is_switch = name.startswith(SWITCHES)
+        if not is_switch or (actual.upper() in ON) != (value.upper() in ON):
             yield name, value, actual

@@ -5,7 +5,7 @@ import re
 import shlex
 import tarfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, cast
 
 import yaml
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import AfterValidator, Field, ValidationError
@@ -22,7 +23,7 @@ from farm.base.errors import UsageError
 from farm.base.requirement import read_requirement
 from farm.base.text import short
 from farm.base.yamlfile import Model, first_fault, pattern
-from farm.cli.package_kind import HINTS, MAX_FILE, NATIVE, PackageKind, Tree
+from farm.cli.package_kind import HINTS, MAX_FILE, NATIVE, PackageKind, Tree, debian_packages
 
 MAX_FILES = 50_000
 FOR_ALL = "-mtune=generic"
@@ -70,31 +71,23 @@ class Proposal:
             f"that builds it.\nsed -i 's/{NATIVE}/{FOR_ALL}/g' -- {names}\n"
         )
 
+    def _variables(self) -> dict[str, str]:
+        """The variables of the build."""
+        env = {}
+        if self.cmake:
+            env["CMAKE_GENERATOR"] = "Ninja"
+        env |= dict.fromkeys(self.no_native, "1")
+        if self.cuda:
+            env |= {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"}
+        if "driver_stub" in self.components:
+            env["LIBRARY_PATH"] = "/usr/lib/x86_64-linux-gnu/stubs"
+        if self.cuda and self.torch:
+            env |= {"TORCH_CUDA_ARCH_LIST": "{arch_list}", "FORCE_CUDA": "{use_cuda}"}
+        return env
+
     def recipe(self, wheels: list[dict[str, str]]) -> str:
         """The text of `recipe.yaml`."""
-        if self.cmake:
-            env = {"CMAKE_GENERATOR": "Ninja"}
-        else:
-            env = {}
-        env |= dict.fromkeys(self.no_native, "1")
-        env |= (
-            {"CUDAARCHS": "{cmake_architectures}", "CUDA_HOME": "{cuda_home}"} if self.cuda else {}
-        )
-        env |= (
-            {"LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu/stubs"}
-            if "driver_stub" in self.components
-            else {}
-        )
-        env |= (
-            {"TORCH_CUDA_ARCH_LIST": "{arch_list}", "FORCE_CUDA": "{use_cuda}"}
-            if self.cuda and self.torch
-            else {}
-        )
-        torch = {
-            "requires": ["torch=={torch_version}"],
-            "exclude": ["libc10*.so", "libtorch*.so"],
-        }  # torch loaded them
-        recipe = {
+        recipe: dict[str, Any] = {
             "package": self.package,
             "summary": self.summary or self.package,
             "version": self.version,
@@ -102,15 +95,21 @@ class Proposal:
             "components": self.components,
             "device_code": self.kernels,
             "apt": sorted({*HINTS["apt"], *self.apt}),
-            **({"needs": ["torch"], **torch} if self.torch else {}),
-            **({"build_requires": wheels} if wheels else {}),
-            "env": env,
-            "memory_per_job_gb": 2.0 if self.cuda or self.torch else 1.0,
-            "vendor_into": f"{re.sub(r'[^A-Za-z0-9]+', '_', self.package)}.libs",
-            **HINTS["recipe"],
-            **({"verify": {"dispatching": self.dispatching}} if self.dispatching else {}),
-            "smoke": {"imports": self.imports},
         }
+        if self.torch:
+            recipe |= {"needs": ["torch"], "requires": ["torch=={torch_version}"]}
+            recipe["exclude"] = ["libc10*.so", "libtorch*.so"]  # torch loaded them
+        if wheels:
+            recipe["build_requires"] = wheels
+        recipe["env"] = self._variables()
+        recipe["memory_per_job_gb"] = 1.0
+        if self.cuda or self.torch:
+            recipe["memory_per_job_gb"] = 2.0
+        recipe["vendor_into"] = f"{re.sub(r'[^A-Za-z0-9]+', '_', self.package)}.libs"
+        recipe |= HINTS["recipe"]
+        if self.dispatching:
+            recipe["verify"] = {"dispatching": self.dispatching}
+        recipe["smoke"] = {"imports": self.imports}
         text = yaml.safe_dump(
             recipe, default_flow_style=None, sort_keys=False, width=1000, allow_unicode=True
         )
@@ -154,9 +153,10 @@ def pyproject_of(tree: Tree) -> PyProject:
     malformed.
     """
     try:
-        data = tomllib.loads(
-            tree.read_bytes("pyproject.toml").decode() if "pyproject.toml" in tree.names else ""
-        )
+        text = ""
+        if "pyproject.toml" in tree.names:
+            text = tree.read_bytes("pyproject.toml").decode()
+        data = tomllib.loads(text)
         json.dumps(data, default=str)  # nothing below meets more levels than Python can go down
         return PyProject.model_validate(data)
     except ValidationError as error:
@@ -175,9 +175,13 @@ def unpacked(packed: Path) -> Iterator[Tree]:
     """An sdist's files, read where they are: nothing is unpacked."""
     try:
         with tarfile.open(packed) as archive:
-            files = islice((member for member in archive if member.isreg()), MAX_FILES)
-            members = {member.name.partition("/")[2]: member for member in files}
-            read = lambda name: cast(IO[bytes], archive.extractfile(members[name])).read(MAX_FILE)  # noqa: E731
+            members = {}
+            for member in islice(filter(tarfile.TarInfo.isreg, archive), MAX_FILES):
+                members[member.name.partition("/")[2]] = member
+
+            def read(name: str) -> bytes:
+                return cast(IO[bytes], archive.extractfile(members[name])).read(MAX_FILE)
+
             yield Tree(packed.name, tuple(members), read)
     except (tarfile.TarError, EOFError) as error:
         raise UsageError(f"{packed.name} cannot be read: {error}") from error
@@ -209,27 +213,33 @@ def read_sources(
     requires, notes = _requirements(tree, HINTS["imports"])
     if kind.needs_cython and not any(re.match(r"(?i)cython\b", need) for need in requires):
         requires.add("Cython")
-    needs = [str(need) for need in metadata.get_all("Requires-Dist") or []]
+    needs = list(map(str, metadata.get_all("Requires-Dist") or []))
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
     if not anyway:
         kind.refuse(package, requires)
     outside = _outside_headers(kind)
     components = _components(kind, outside)
     packages, unknown = kind.system_libraries
-    apt = packages | {HINTS["headers"][name] for name in outside if name in HINTS["headers"]}
+    apt = packages | _entries(HINTS["headers"], outside)
     if any(need.startswith("meson-python") for need in requires):
         apt.add("patchelf")
+    if torch:
+        requires |= set(HINTS["torch_imports"])
     notes += _notes(kind, needs, unknown, device_code=bool(components))
     imports = _modules(tree, package)
     # Its own variable against -march=native, which verify refuses: HNSWLIB_NO_NATIVE.
     no_native = re.findall(r"environ\S*[\"'](\w*NO_NATIVE\w*)[\"']", tree.text("setup.py"))
-    native_scripts = [] if no_native else kind.native_scripts
+    native_scripts: list[str] = []
+    if not no_native:
+        native_scripts = kind.native_scripts
     if native_scripts:
         notes.append(
             f"{' and '.join(native_scripts)}: {NATIVE}, code for the CPU of the machine that "
             f"builds, which verify refuses: job/prepare.sh replaces it with {FOR_ALL}"
         )
-    dispatching = _dispatching(tree) if kind.chooses_by_cpu else []
+    dispatching: list[str] = []
+    if kind.chooses_by_cpu:
+        dispatching = _dispatching(tree)
     if dispatching:
         notes.append(
             "its code asks the CPU at run time and has parts for newer ones: of "
@@ -246,18 +256,27 @@ def read_sources(
         summary=short(metadata["Summary"] or ""),
         licence=kind.licence(metadata),
         source=source,
-        requires=requires | ({*HINTS["torch_imports"]} if torch else set()),
+        requires=requires,
         apt=apt,
         components=components,
         kernels=kind.has_device_code,
         imports=imports,
-        cmake=any(PurePosixPath(name).name == "CMakeLists.txt" for name in kind.own_names),
+        cmake="CMakeLists.txt" in {PurePosixPath(name).name for name in kind.own_names},
         no_native=no_native,
         native_scripts=native_scripts,
         dispatching=dispatching,
         torch=torch,
         notes=notes,
     )
+
+
+def _entries(table: Mapping[str, str], names: Iterable[str]) -> set[str]:
+    """The entries of a table for those of the names that it has."""
+    entries = set()
+    for name in names:
+        if name in table:
+            entries.add(table[name])
+    return entries
 
 
 def _outside_headers(kind: PackageKind) -> set[str]:
@@ -271,8 +290,10 @@ def _outside_headers(kind: PackageKind) -> set[str]:
     ends: set[str] = set()
     for name in tree.names:
         if not OTHER_SYSTEMS.search(name):
-            parts = name.split("/")
-            ends |= {"/".join(parts[place:]) for place in range(len(parts))}
+            path = name
+            while path:
+                ends.add(path)
+                path = path.partition("/")[2]
     return includes - ends
 
 
@@ -293,9 +314,7 @@ def _components(kind: PackageKind, outside: set[str]) -> list[str]:
     host_code = {"cuda.h", "cuda_runtime.h"} & outside and re.search(r"(?i)cuda", setup)
     if not (kind.has_device_code or host_code):
         return []
-    components = sorted(
-        {HINTS["components"][name] for name in outside if name in HINTS["components"]}
-    )
+    components = sorted(_entries(HINTS["components"], outside))
     if "cuda.h" in outside and re.search(r"""["']cuda["']|-lcuda\b""", setup):
         # libcuda itself is the driver's, which no build machine has.
         components.append("driver_stub")
@@ -321,15 +340,10 @@ def _notes(
             "its Debian package to apt"
         )
     if kind.fetched:
-        packages_by_name = {key.lower(): package for key, package in HINTS["libraries"].items()}
-        packages = sorted(
-            {
-                packages_by_name[name.lower()]
-                for name in kind.fetched
-                if name.lower() in packages_by_name
-            }
-        )
-        apt = f"; Debian has {', '.join(packages)}" if packages else ""
+        packages = sorted(_entries(debian_packages(), map(str.lower, kind.fetched)))
+        apt = ""
+        if packages:
+            apt = f"; Debian has {', '.join(packages)}"
         yield (
             f"CMake may fetch {', '.join(kind.fetched)} while it configures, and a build has no "
             f"network: Debian's package in apt{apt}, the project's own option for an installed one "
@@ -344,25 +358,28 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     data = pyproject_of(tree)
     stated = data.build_system.requires
     names = set[str]()
-    for text in ["setuptools", "wheel"] if stated is None else stated:
+    texts = stated
+    if texts is None:
+        texts = ["setuptools", "wheel"]
+    for text in texts:
         need = read_requirement(text)
         if need.url:  # pip would fetch what it names, and run it
             notes.append(
                 f"pyproject.toml requires {text!r}: add its wheel to build_requires by hand"
             )
-        elif need.marker is None or need.marker.evaluate():
-            names.add("torch" if need.name == "torch" else str(need).partition(";")[0].strip())
+        elif need.name == "torch" and _counts(need):
+            names.add("torch")
+        elif _counts(need):
+            names.add(str(need).partition(";")[0].strip())
     if stated is None:
         setup = tree.text("setup.py")
-        names |= {
-            imports[name]
-            for name in imports
-            if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE)
-        }
+        for name, requirement in imports.items():
+            if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE):
+                names.add(requirement)
     if any(need.startswith("setuptools") for need in names):
         # A newer setuptools takes the image's else, which is too old for it.
         names.add("packaging>=24.2")
-    if any(_takes_newest_setuptools(need) for need in names):
+    if any(map(_takes_newest_setuptools, names)):
         # The image's old wheel would write its own version of METADATA over that of setuptools.
         names.add("wheel>=0.46")
     minimum = re.findall(
@@ -371,10 +388,16 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     )
     scikit = json.dumps(data.tool.get("scikit-build"), default=str)
     minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d{1,4}\.\d{1,4})', scikit)
-    newest = max((tuple(map(int, version.split("."))) for version in minimum), default=(0, 0))
-    if newest > tuple(HINTS["debian_cmake"]):
-        names.add(f"cmake>={newest[0]}.{newest[1]}")
+    newest = max(map(Version, minimum), default=Version("0"))
+    debian_cmake = Version(".".join(map(str, HINTS["debian_cmake"])))
+    if newest > debian_cmake:
+        names.add(f"cmake>={newest}")
     return names, notes
+
+
+def _counts(need: Requirement) -> bool:
+    """True where the marker of a requirement is met."""
+    return need.marker is None or need.marker.evaluate()
 
 
 def _takes_newest_setuptools(requirement: str) -> bool:
@@ -396,20 +419,18 @@ def _modules(tree: Tree, package: str) -> list[str]:
 
 def _module_names(tree: Tree) -> list[str]:
     """The modules that the source's metadata names, and its packages."""
-    modules_text = next(
-        (tree.text(name) for name in tree.names if name.endswith(".egg-info/top_level.txt")), ""
-    )
-    names = modules_text.split()
+    names: list[str] = []
+    for name in tree.names:
+        if name.endswith(".egg-info/top_level.txt"):
+            names += tree.text(name).split()
+            break
     for name in tree.names:
         parts = PurePosixPath(name).parts
         if parts[0] in ("src", "python", "lib", "source"):
-            inner = parts[1:]
-        else:
-            inner = parts
-        if (
-            len(inner) == 2
-            and inner[1] in ("__init__.py", "__init__.pyi")
-            and inner[0] not in HINTS["no_package"]
-        ):
-            names.append(inner[0])
+            parts = parts[1:]
+        if len(parts) != 2:
+            continue
+        folder, file = parts
+        if file in ("__init__.py", "__init__.pyi") and folder not in HINTS["no_package"]:
+            names.append(folder)
     return [name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)]

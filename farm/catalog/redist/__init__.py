@@ -69,8 +69,11 @@ class RedistComponent(Model):
         """The archive for a platform and, where there is one for each, a CUDA major; None: there is
         none.
         """
+        entry: RedistFile | dict[str, RedistFile] | None
         entry = self.platforms.get(platform)  # type: ignore[call-overload]
-        return entry.get(f"cuda{cuda_major}") if isinstance(entry, dict) else entry
+        if isinstance(entry, dict):
+            return entry.get(f"cuda{cuda_major}")
+        return entry
 
 
 class Redist(Model):
@@ -89,11 +92,15 @@ def _index() -> Mapping[str, tuple[str, ...]]:
     for path in FOLDER.glob("*.yaml"):
         product, _, version = path.stem.partition("-")
         by_product.setdefault(product, []).append(version)
-    # By numbers, not by letters: 12.10 comes after 12.9.
-    return {
-        p: tuple(sorted(vs, key=lambda v: [int(n) for n in v.split(".")]))
-        for p, vs in by_product.items()
-    }
+    index = {}
+    for product, versions in by_product.items():
+        # By numbers, not by letters: 12.10 comes after 12.9.
+        index[product] = tuple(sorted(versions, key=_numbers))
+    return index
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 def versions(product: str) -> tuple[str, ...]:
@@ -110,19 +117,18 @@ def load(product: str, version: str) -> Redist:
 @functools.cache
 def components(product: str, version: str, platform: str) -> tuple[str, ...]:
     """The names of the components that have an archive for `platform`, sorted."""
-    return tuple(
-        sorted(n for n, c in load(product, version).components.items() if platform in c.platforms)
-    )
+    all_components = load(product, version).components
+    able = [name for name, component in all_components.items() if platform in component.platforms]
+    return tuple(sorted(able))
 
 
 def has_archive(
     product: str, version: str, platform: str, component: str, cuda_major: int | None = None
 ) -> bool:
     """True if `archives` would find this component's archive."""
-    if version in versions(product):
-        listing = load(product, version).components.get(component)
-    else:
-        listing = None
+    if version not in versions(product):
+        return False
+    listing = load(product, version).components.get(component)
     return listing is not None and listing.file(platform, cuda_major) is not None
 
 
@@ -135,23 +141,23 @@ def archives(
     redist = load(product, version)
     selected = []
     for name in dict.fromkeys(names):
+        fault = f"{product} {version}: {name} has no archive for {platform}"
         component = redist.components.get(name)
-        file = component.file(platform, cuda_major) if component else None
-        if component is None or file is None:
-            have = ", ".join(component.platforms if component else sorted(redist.components))
-            major = f" and CUDA {cuda_major}" if cuda_major else ""
-            text = f"{product} {version}: {name} has no archive for {platform}{major}"
-            raise UsageError(text, hint=f"there are: {have}")
-        url = redist.base_url + file.path
-        selected.append(
-            Archive(
-                component=name,
-                version=component.version,
-                url=url,
-                sha256=file.sha256,
-                size=file.size,
-            )
+        if component is None:
+            raise UsageError(fault, hint=f"there are: {', '.join(sorted(redist.components))}")
+        file = component.file(platform, cuda_major)
+        if file is None:
+            if cuda_major:
+                fault += f" and CUDA {cuda_major}"
+            raise UsageError(fault, hint=f"there are: {', '.join(component.platforms)}")
+        archive = Archive(
+            component=name,
+            version=component.version,
+            url=redist.base_url + file.path,
+            sha256=file.sha256,
+            size=file.size,
         )
+        selected.append(archive)
     return selected
 
 
@@ -169,18 +175,17 @@ def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, An
         raise UsageError(
             f"a component is there with two different archives: {', '.join(sorted(names))}"
         )
-    rows = [
-        archive.model_dump()
-        | {
-            "kind": "zip" if archive.url.endswith(".zip") else "tar.xz",
-            "place": _PLACES.get(archive.component, "toolkit"),
-        }
-        for archive in archives
-    ]
-    target = {"target": _TARGETS[platform]} if platform in _TARGETS else {}
-    return {
+    manifest: dict[str, Any] = {
         "schema": MANIFEST_SCHEMA,
         "layout": platform.partition("-")[0],
-        **target,
-        "archives": rows,
     }
+    if platform in _TARGETS:
+        manifest["target"] = _TARGETS[platform]
+    rows = []
+    for archive in archives:
+        row = archive.model_dump()
+        row["kind"] = "zip" if archive.url.endswith(".zip") else "tar.xz"
+        row["place"] = _PLACES.get(archive.component, "toolkit")
+        rows.append(row)
+    manifest["archives"] = rows
+    return manifest

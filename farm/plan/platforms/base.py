@@ -179,14 +179,15 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
 
     The flags reach host C and C++ only: nvcc gets the GPU's architectures and nothing of the CPU.
     """
+    words = {"CC": cc, "CXX": cxx}
+    # Else CMake's nvcc takes the first g++ of the PATH, which may be newer than CUDA allows.
+    if stack.cuda:
+        words["CUDAHOSTCXX"] = f"/usr/bin/{cxx}"
     flags = " ".join(catalog.cpu_levels()[stack.variant.cpu].gcc)
-    # CUDAHOSTCXX: else CMake's nvcc takes the first g++ of the PATH, which may be newer than CUDA
-    # allows.
-    words = {"CC": cc, "CXX": cxx} | ({"CUDAHOSTCXX": f"/usr/bin/{cxx}"} if stack.cuda else {})
-    return {
-        f"base {where}": words,
-        f"variant: {stack.variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
-    }
+    flag_variables = {}
+    if flags:
+        flag_variables = {"CFLAGS": flags, "CXXFLAGS": flags}
+    return {f"base {where}": words, f"variant: {stack.variant.cpu}": flag_variables}
 
 
 @cache

@@ -4,7 +4,7 @@ NVIDIA's archives.
 The image holds nothing of the variant, so that variants share it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farm import catalog
@@ -14,7 +14,7 @@ from farm.catalog import redist
 from farm.catalog.models import DebianRelease
 from farm.plan.compat.compilers import host_gcc, newest_gcc
 from farm.plan.compat.stack import Stack
-from farm.plan.file import Plan, ToolkitPlan
+from farm.plan.file import Plan, SourcePlan, ToolkitPlan
 from farm.plan.platforms.base import DOCKERFILE, Files, Platform, Templates, Variables, compilers
 from farm.plan.recipe import Recipe
 from farm.platforms.facts import PLATFORMS
@@ -27,6 +27,7 @@ TOOLKIT_SCRIPTS = {
 }
 JOB_SCRIPTS = ("run_build.py", "steps.py")
 PYTHON_SCRIPTS = ("install_python.py", "install_toolkit.py")  # the first imports the second
+GCC_SCRIPTS = ("install_gcc.py", "install_debian_cuda.py")  # the first imports the second
 PYTHON_PREFIX = "/opt/python"
 
 
@@ -37,11 +38,19 @@ class Linux(Platform):
         return compilers(stack, stack.base or "of the host", *_gcc(recipe, stack))
 
     def packages(self, recipe: Recipe, stack: Stack) -> list[str]:
+        base = catalog.debian_releases().get(stack.base or "")
+        if base is not None and base.borrowed_gcc is not None:
+            own = base.borrowed_gcc.beside
+            return [f"gcc-{own}", f"g++-{own}", "patchelf", *recipe.apt]
         return [*_gcc(recipe, stack), *recipe.apt]
 
     def opens(self, recipe: Recipe, stack: Stack) -> list[str]:
         versions = {"cuda": stack.cuda, "cudnn": stack.cudnn}
-        return [name for part, names in recipe.opens.items() if versions[part] for name in names]
+        libraries = []
+        for part, names in recipe.opens.items():
+            if versions[part]:
+                libraries += names
+        return libraries
 
     def render(
         self, templates: Templates, plan: Plan, values: Mapping[str, Any]
@@ -61,23 +70,24 @@ PLATFORM = Linux()
 
 def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
     """The newest C and C++ compilers that base image, toolkit and recipe take."""
-    newest = host_gcc(stack)
+    version = host_gcc(stack)
+    # The plan has a base image: the matrix pins one, or the Python decides.
+    assert version is not None
     limit = recipe.gcc
-    assert (
-        newest is not None
-    )  # the plan has a base image: the matrix pins one, or the Python decides
     if limit == "cuda":
         # `cuda`: the newest gcc for the CUDA of the base image, also in a build that has no CUDA.
+        limit = None
         base = catalog.debian_releases().get(stack.base or "")
-        limit = newest_gcc(base, base.cuda) if base else None
-    version = min(newest, limit or newest)
+        if base:
+            limit = newest_gcc(base, base.cuda)
+    if limit:
+        version = min(version, limit)
     return f"gcc-{version}", f"g++-{version}"
 
 
 def _image(templates: Templates, plan: Plan) -> Files:
     toolkit = plan.toolkit
     base = catalog.debian_releases()[str(plan.base)]
-    cuda = catalog.toolkits()[toolkit.cuda] if toolkit else None
     provider = catalog.nvidia_provider()
     scripts = list(COMMON_SCRIPTS)
     files: Files = {}
@@ -87,11 +97,24 @@ def _image(templates: Templates, plan: Plan) -> Files:
     native_compilers = plan.machine == "aarch64" and base.distribution == "debian"
     if native_compilers:
         scripts.append("native_compilers.sh")
-    scripts += PYTHON_SCRIPTS if plan.python else ()
-    scripts += ("limit_symbols.py",) if base.limits else ()
+    if plan.python:
+        scripts += PYTHON_SCRIPTS
+    if base.limits:
+        scripts.append("limit_symbols.py")
+    borrowed = None
+    if base.borrowed_gcc is not None:
+        scripts += GCC_SCRIPTS
+        lender = catalog.debian_releases()[base.borrowed_gcc.release]
+        borrowed = {"suite": lender.suite, "version": base.borrowed_gcc.version}
+    lowest_sm = None
     if toolkit:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
-        image_env = base.env if toolkit.provider == "debian" else provider.env
+        image_env = provider.env
+        if toolkit.provider == "debian":
+            image_env = base.env
+        # A package without CUDA code of its own may do without the compiler.
+        if "nvcc" in toolkit.components:
+            lowest_sm = min(catalog.toolkits()[toolkit.cuda].sm)
         # The image's digest follows from these files: two plans with the same toolkit share an
         # image.
         files["scripts/toolkit.json"] = json_lines(_manifest(plan, toolkit, base))
@@ -106,37 +129,56 @@ def _image(templates: Templates, plan: Plan) -> Files:
         "image_env": image_env,
         "cxx": plan.env["CXX"],
         "native_compilers": native_compilers,
+        "borrowed": borrowed,
         "limits": base.limits,
-        # A package without CUDA code of its own may do without the compiler.
-        "lowest_sm": min(cuda.sm) if cuda and toolkit and "nvcc" in toolkit.components else None,
+        "lowest_sm": lowest_sm,
     }
     files["Dockerfile"] = templates.fill(DOCKERFILE, values)
     # Each script once: providers share some.
-    return files | {f"scripts/{name}": templates.script(name) for name in dict.fromkeys(scripts)}
+    for name in dict.fromkeys(scripts):
+        files[f"scripts/{name}"] = templates.script(name)
+    return files
 
 
 def _manifest(plan: Plan, toolkit: ToolkitPlan, release: DebianRelease) -> dict[str, object]:
-    provider = catalog.nvidia_provider()
-    wheels = [{"wheel": wheel.file, "sha256": wheel.sha256} for wheel in toolkit.wheels]
+    """What the image's script installs of CUDA, and from where."""
     if toolkit.provider == "nvidia":
-        manifest = redist.install_manifest(
-            toolkit.archives, provider.platforms[f"{plan.platform}-{plan.machine}"]
-        )
-        return manifest | (
-            {"parts": [wheel | dict(provider.cudnn) for wheel in wheels]} if wheels else {}
-        )
+        return _nvidias_manifest(toolkit, f"{plan.platform}-{plan.machine}")
     if toolkit.provider == "wheels":
-        toolkits = catalog.wheel_toolkits()[toolkit.cuda]
-        # All of each wheel's folder goes below the toolkit's prefix, as it is there.
-        folders = [f"{toolkits.folder_in(str(wheel.package))}/**" for wheel in toolkit.wheels]
-        prefix = provider.prefix.strip("/")
-        return {
-            "schema": 1,
-            "parts": [w | {"members": {f: prefix}} for w, f in zip(wheels, folders, strict=True)],
-        }
-    parts = [part.model_dump() for name in toolkit.components for part in release.components[name]]
-    parts += [wheel | dict(release.cudnn or {}) for wheel in wheels]
-    debian: dict[str, object] = {"schema": 1, "parts": parts}
+        return _manifest_of_wheels(toolkit)
+    return _debians_manifest(toolkit, release)
+
+
+def _nvidias_manifest(toolkit: ToolkitPlan, platform: str) -> dict[str, object]:
+    provider = catalog.nvidia_provider()
+    manifest = redist.install_manifest(toolkit.archives, provider.platforms[platform])
+    if toolkit.wheels:
+        manifest["parts"] = _parts(toolkit.wheels, dict(provider.cudnn))
+    return manifest
+
+
+def _manifest_of_wheels(toolkit: ToolkitPlan) -> dict[str, object]:
+    layout = catalog.wheel_toolkits()[toolkit.cuda]
+    prefix = catalog.nvidia_provider().prefix.strip("/")
+    parts = []
+    for wheel in toolkit.wheels:
+        # All of the wheel's folder goes below the toolkit's prefix, as it is there.
+        folder = layout.folder_in(str(wheel.package))
+        parts += _parts([wheel], {"members": {f"{folder}/**": prefix}})
+    return {"schema": 1, "parts": parts}
+
+
+def _debians_manifest(toolkit: ToolkitPlan, release: DebianRelease) -> dict[str, object]:
+    parts = []
+    for name in toolkit.components:
+        parts += [part.model_dump() for part in release.components[name]]
+    parts += _parts(toolkit.wheels, dict(release.cudnn or {}))
+    manifest: dict[str, object] = {"schema": 1, "parts": parts}
     if release.toolkit_of:
-        debian["suite"] = catalog.debian_releases()[release.toolkit_of].suite
-    return debian
+        manifest["suite"] = catalog.debian_releases()[release.toolkit_of].suite
+    return manifest
+
+
+def _parts(wheels: Iterable[SourcePlan], content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Wheels of which the same is taken, as entries of a manifest."""
+    return [{"wheel": wheel.file, "sha256": wheel.sha256, **content} for wheel in wheels]

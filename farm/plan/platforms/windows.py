@@ -14,7 +14,7 @@ Windows.
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -123,29 +123,25 @@ def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
     """Version and sha256 of the newest `name` for a Python, before `below`. Raises
     NotBuildableError: none is.
     """
-    candidates = [
-        (entry.version, digest)
-        for entry in windows_tools().wheels
-        if entry.name == name
-        and (digest := entry.digest(python))
-        and (below is None or Version(entry.version) < Version(below))
-    ]
-    if not candidates:
-        limit = f" below {below}" if below else ""
-        pinned = sorted(
-            {
-                alternative
-                for entry in windows_tools().wheels
-                if entry.name == name
-                for alternative in entry.by_python
-            }
-        )
-        raise NotBuildableError(
-            f"the farm has no pinned {name}{limit} for {python} on Windows",
-            hint=f"it has one for {', '.join(pinned)}; others go into "
-            "farm/plan/platforms/windows.yaml, with sha256",
-        )
-    return max(candidates, key=lambda pair: Version(pair[0]))
+    candidates = []
+    pinned: set[str] = set()
+    for entry in windows_tools().wheels:
+        if entry.name != name:
+            continue
+        pinned.update(entry.by_python)
+        digest = entry.digest(python)
+        if digest and (below is None or Version(entry.version) < Version(below)):
+            candidates.append((entry.version, digest))
+    if candidates:
+        return max(candidates, key=lambda pair: Version(pair[0]))
+    limit = ""
+    if below:
+        limit = f" below {below}"
+    raise NotBuildableError(
+        f"the farm has no pinned {name}{limit} for {python} on Windows",
+        hint=f"it has one for {', '.join(sorted(pinned))}; others go into "
+        "farm/plan/platforms/windows.yaml, with sha256",
+    )
 
 
 ROOT = "C:/farm"
@@ -204,44 +200,57 @@ def _source(plan: Plan) -> Files:
         return {}
     folder = source_folder(plan)
     tree = read_tree(folder)
-    if link := next((path for path in tree.links if path.is_dir()), None):
-        raise UsageError(
-            f"{link} is a link to a folder: a build on Windows gets files alone",
-            hint="put a copy in its place",
-        )
+    for link in tree.links:
+        if link.is_dir():
+            raise UsageError(
+                f"{link} is a link to a folder: a build on Windows gets files alone",
+                hint="put a copy in its place",
+            )
+    files = {}
     try:
-        return {
-            f"source/{path.relative_to(folder).as_posix()}": path.read_text("utf-8")
-            for path in tree.files
-        }
+        for path in tree.files:
+            files[f"source/{path.relative_to(folder).as_posix()}"] = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{folder}: a file is not UTF-8 text", hint="put the source into a git repository"
         ) from error
+    return files
 
 
 def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     """Files of both the image and a host's build: scripts, and lists of files to fetch."""
-    files = {name: templates.script(name) for name in SCRIPTS}
+    files = _scripts(templates, SCRIPTS)
     files["text.py"] = templates.module(cleaning)  # logged.py imports it
-    # With a hash each, pip refuses what is not pinned here.
     files["requirements.txt"] = "".join(
-        f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels
+        _requirement(wheel.name, wheel.version, wheel.sha256) for wheel in windows.wheels
     )
-    files["tools.json"] = json.dumps([tool.model_dump() for tool in windows.tools], indent=2) + "\n"
-    if plan.toolkit and plan.toolkit.wheels:
-        files |= {name: templates.script(name) for name in TOOLKIT_SCRIPTS}
-        files["toolkit.txt"] = "".join(
-            f"{wheel.package}=={str(wheel.file).split('-')[1]} --hash=sha256:{wheel.sha256}\n"
-            for wheel in plan.toolkit.wheels
-        )
-    if plan.toolkit and plan.toolkit.archives:
+    files["tools.json"] = _indented([tool.model_dump() for tool in windows.tools])
+    toolkit = plan.toolkit
+    if toolkit and toolkit.wheels:
+        files |= _scripts(templates, TOOLKIT_SCRIPTS)
+        lines = []
+        for wheel in toolkit.wheels:
+            version = str(wheel.file).split("-")[1]
+            lines.append(_requirement(str(wheel.package), version, str(wheel.sha256)))
+        files["toolkit.txt"] = "".join(lines)
+    if toolkit and toolkit.archives:
         nvidias_name = catalog.nvidia_provider().platforms[f"{plan.platform}-{plan.machine}"]
-        files["toolkit.json"] = (
-            json.dumps(redist.install_manifest(plan.toolkit.archives, nvidias_name), indent=2)
-            + "\n"
-        )
+        manifest = redist.install_manifest(toolkit.archives, nvidias_name)
+        files["toolkit.json"] = _indented(manifest)
     return files
+
+
+def _scripts(templates: Templates, names: Iterable[str]) -> Files:
+    return {name: templates.script(name) for name in names}
+
+
+def _requirement(name: str, version: str, sha256: str) -> str:
+    """A line for pip, which with a hash in each refuses what is not pinned here."""
+    return f"{name}=={version} --hash=sha256:{sha256}\n"
+
+
+def _indented(document: object) -> str:
+    return json.dumps(document, indent=2) + "\n"
 
 
 def _toolkit_folders(toolkit: ToolkitPlan | None) -> list[str]:
@@ -260,26 +269,38 @@ def _digest(text: str) -> str:
 def _values(plan: Plan, windows: WindowsPlan, files: Files) -> dict[str, Any]:
     """Values that the templates of Windows alone name."""
     tools = windows_tools()
-    cuda = catalog.toolkits()[plan.toolkit.cuda] if plan.toolkit else None
-    hosts = sorted(
-        ((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True
-    )
-    titles = {name: feature.title for name, feature in catalog.features().items()}
+    titles = []
+    for name in plan.without:
+        feature = catalog.features().get(name)
+        if feature:
+            titles.append(feature.title)
+    cuda_folder = ""
+    lowest_sm = None
+    if plan.toolkit:
+        cuda_folder = plan.env["CUDA_HOME"].replace("/", "\\")
+        lowest_sm = min(catalog.toolkits()[plan.toolkit.cuda].sm)
     return {
         "disk_gb": recipe(plan.recipe).disk_gb,
         "cpu_minutes": round(tools.cpu_hours.get(plan.package, 0) * 60),
-        "lacks": ", ".join(titles[name] for name in plan.without if name in titles),
-        "cuda_folder": plan.env["CUDA_HOME"].replace("/", "\\") if plan.toolkit else "",
+        "lacks": ", ".join(titles),
+        "cuda_folder": cuda_folder,
         "requirements_digest": _digest(files["requirements.txt"]),
         "toolkit_folders": _toolkit_folders(plan.toolkit),
         "toolkit_digest": _digest(files.get("toolkit.txt", "")),
         "build_tools": tools.visual_studio[windows.visual_studio],
         "python_download": tools.python[plan.parsed_variant.python],
         "git": tools.git,
-        "lowest_sm": min(cuda.sm) if cuda else None,
-        "hosts": [{"build": build, "tags": tags} for build, tags in hosts],
+        "lowest_sm": lowest_sm,
+        "hosts": _hosts(),
         "images": {tag: core.image for tag, core in catalog.windows().servercore.items()},
     }
+
+
+def _hosts() -> list[dict[str, Any]]:
+    """The builds of Windows that a container runs on, the newest first, each with its images."""
+    hosts = catalog.windows().hosts
+    builds = sorted(map(int, hosts), reverse=True)
+    return [{"build": build, "tags": hosts[str(build)].tags} for build in builds]
 
 
 FOLLOW = "/farm/scripts/follow_cmd.py"
@@ -303,8 +324,10 @@ class Windows(Platform):
 
     def cuda_home(self, stack: Stack) -> str:
         # A folder for each toolkit: a host keeps more than one.
+        if stack.cuda and stack.cudnn:
+            return f"{ROOT}/cuda-{stack.cuda}-{stack.cudnn}"
         if stack.cuda:
-            return f"{ROOT}/cuda-" + "-".join(filter(None, (stack.cuda, stack.cudnn)))
+            return f"{ROOT}/cuda-{stack.cuda}"
         if stack.toolkit == "nvidia":
             return catalog.nvidia_provider().prefix
         return "/usr"  # in no variable then
@@ -319,15 +342,9 @@ class Windows(Platform):
         are then too long for Windows.
         """
         name, product = visual_studio(stack)
-        toolkit = self.cuda_home(stack)
-        level = catalog.cpu_levels()[stack.variant.cpu]
-        flags = " ".join(level.msvc or [])
         # Else std::mutex needs a msvcp140.dll of 14.40 or newer, and import ends in WinError 1114
         # beside an older one.
-        if msc_ver(product.toolset) >= msc_ver(MUTEX_SINCE):
-            mutex = [MUTEX]
-        else:
-            mutex = []
+        needs_mutex = msc_ver(product.toolset) >= msc_ver(MUTEX_SINCE)
         parts = {
             f"Visual Studio {name}, toolset {product.toolset}": {
                 "CC": "cl",
@@ -343,32 +360,15 @@ class Windows(Platform):
                 "SCCACHE_IDLE_TIMEOUT": "0",
                 "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
             },
-            f"variant: {stack.variant.cpu}": {
-                "CFLAGS": flags,
-                "CXXFLAGS": " ".join([flags, *mutex]),
-            }
-            if flags
-            else {},
         }
-        if mutex and not flags:
-            parts["runtimes before 14.40"] = {"CXXFLAGS": MUTEX}
+        parts |= _cpu_flags(stack, needs_mutex=needs_mutex)
         if stack.cuda:
-            # nvcc starts vcvars64.bat by itself, without the toolset that build.cmd asked for,
-            # unless it is told not to (conda-forge/nvcc-feedstock#88); host code of .cu files sees
-            # no CXXFLAGS.
-            appended = ["--use-local-env", *(flag.replace("/D", "-D", 1) for flag in mutex)]
-            parts["toolkit"] = {
-                "CUDA_HOME": toolkit,
-                "CUDA_PATH": toolkit,
-                "NVCC_APPEND_FLAGS": " ".join(appended),
-            }
-            if catalog.number(stack.cuda) < NVTX_BELOW:
-                parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{toolkit}/NvToolsExt"
-        return parts | {
-            word.windows.origin: word.windows.env
-            for word in effects(stack).values()
-            if word.windows.env
-        }
+            home = self.cuda_home(stack)
+            parts["toolkit"] = _toolkit_variables(stack.cuda, home, needs_mutex=needs_mutex)
+        for word in effects(stack).values():
+            if word.windows.env:
+                parts[word.windows.origin] = word.windows.env
+        return parts
 
     def details(self, recipe: Recipe, stack: Stack) -> WindowsPlan:
         """Compiler, tools and Python packages. Raises UsageError: a package is not pinned for the
@@ -377,30 +377,29 @@ class Windows(Platform):
         pinned = windows_tools()
         python = stack.variant.python
         name, product = visual_studio(stack)
-        words = [word.windows for word in effects(stack).values()]
-        tools = ["sccache", *(tool for word in words for tool in word.tools)]
+        tools = ["sccache"]
+        packages = {*pinned.frontend, *recipe.wheels}
+        openmp: str | None = None
+        for word in effects(stack).values():
+            tools += word.windows.tools
+            packages.update(word.windows.wheels)
+            openmp = openmp or word.windows.openmp
         if stack.cudnn and stack.cudnn.startswith("8."):
             tools.append("zlib")  # it loads zlibwapi.dll by name
-        wheels = [
-            *pinned.frontend,
-            *recipe.wheels,
-            *(package for word in words for package in word.wheels),
-        ]
         if python in ("py39", "py310"):
-            wheels += pinned.frontend_before_311
+            packages.update(pinned.frontend_before_311)
         release = catalog.torch_releases().get(stack.torch or "")
         pins = []
-        for entry in sorted(set(wheels)):
-            if release and entry == "numpy":
+        for package in sorted(packages):
+            numpy_below = None
+            if release and package == "numpy":
                 numpy_below = numpy_end(release, stack.variant.cpu)
-            else:
-                numpy_below = None
-            version, digest = wheel(entry, python, numpy_below)
-            pins.append(WheelPin(name=entry, version=version, sha256=digest))
+            version, digest = wheel(package, python, numpy_below)
+            pins.append(WheelPin(name=package, version=version, sha256=digest))
         return WindowsPlan(
             visual_studio=name,
             toolset=product.toolset,
-            openmp=next((word.openmp for word in words if word.openmp), "vcomp"),
+            openmp=openmp or "vcomp",
             tools=[ToolPin(name=tool, **dict(pinned.tools[tool])) for tool in tools],
             wheels=pins,
         )
@@ -409,31 +408,23 @@ class Windows(Platform):
         """Unpinned: the compiler below the toolset's second number, and in a container what it is
         installed on.
         """
-        tags = [
-            tag
-            for tag, core in catalog.windows().servercore.items()
-            if "@sha256:" not in core.image
-        ]
-        windows = plan.windows
-        if windows:
-            texts = [
-                (
-                    f"Visual Studio {windows.visual_studio}: the machine's own "
-                    f"{windows.toolset}.*, "
-                    "whichever it is"
-                )
-            ]
-        else:
-            texts = []
+        texts = []
+        if plan.windows:
+            texts.append(
+                f"Visual Studio {plan.windows.visual_studio}: the machine's own "
+                f"{plan.windows.toolset}.*, whichever it is"
+            )
+        servercore = catalog.windows().servercore
+        tags = [tag for tag, core in servercore.items() if "@sha256:" not in core.image]
         if tags:
             texts.append(
                 f"container.cmd: the base image ({', '.join(tags)}), renewed each month; "
                 "FARM_BASE pins it"
             )
-        return [
-            *texts,
-            "container.cmd: Visual Studio's packages of the day; a VisualStudio.chman pins them",
-        ]
+        texts.append(
+            "container.cmd: Visual Studio's packages of the day; a VisualStudio.chman pins them"
+        )
+        return texts
 
     def render(
         self, templates: Templates, plan: Plan, values: Mapping[str, Any]
@@ -449,34 +440,28 @@ class Windows(Platform):
         templates.filters["cmd"] = cmd_text
         common = _common(templates, plan, plan.windows)
         filled = {**values, **_values(plan, plan.windows, common)}
-
-        def made(name: str) -> str:
-            text = templates.fill(f"{name}.j2", filled)
-            # cmd.exe mistakes labels and long blocks in files with bare line feeds.
-            if name.endswith(".cmd"):
-                return text.replace("\n", "\r\n")
-            return text
-
-        image = {"Dockerfile": made("Dockerfile")}
-        image |= {f"scripts/{name}": made(name) for name in IMAGE_TEMPLATES}
-        image |= {f"scripts/{name}": text for name, text in common.items()}
-        # Before image.cmd is made, which holds the digest itself.
+        image = {"Dockerfile": _from_template(templates, "Dockerfile", filled)}
+        for name in IMAGE_TEMPLATES:
+            image[f"scripts/{name}"] = _from_template(templates, name, filled)
+        for name, text in common.items():
+            image[f"scripts/{name}"] = text
+        # Before image.cmd is made, which holds the digest itself, of all that it builds from.
         image_text = json.dumps(image, sort_keys=True)
-        filled["image_digest"] = hashlib.sha256(
-            image_text.encode()
-        ).hexdigest()  # of all that image.cmd builds from
-        image["image.cmd"] = made("image.cmd")
-        job = common | {name: made(name) for name in JOB_TEMPLATES}
-        if values["archives"]:
-            job["archives.txt"] = f"{values['archives']}\r\n"
-            if values["archives"].startswith(
-                "http"
-            ):  # a build of an image sees no folder of the host
+        filled["image_digest"] = hashlib.sha256(image_text.encode()).hexdigest()
+        image["image.cmd"] = _from_template(templates, "image.cmd", filled)
+        job = dict(common)
+        for name in JOB_TEMPLATES:
+            job[name] = _from_template(templates, name, filled)
+        archives = str(values["archives"])
+        if archives:
+            job["archives.txt"] = f"{archives}\r\n"
+            # A build of an image sees no folder of the host.
+            if archives.startswith("http"):
                 image["archives.txt"] = job["archives.txt"]
         # The farm's own reader of logs: build.cmd says the cause where the farm is not installed.
         job["causes.py"] = templates.module(causes)
         job[causes.PATTERNS] = failures.document()
-        return image, job | {name: templates.script(name) for name in JOB_SCRIPTS} | _source(plan)
+        return image, job | _scripts(templates, JOB_SCRIPTS) | _source(plan)
 
     # Not the build tree: builds on mounts hang or lose files (docker/for-win#3274, #13502).
     cache_folders = ("/farm/cache", "/farm/sources")
@@ -524,3 +509,38 @@ def _build_number(version: str) -> int:
 
 
 PLATFORM = Windows()
+
+
+def _from_template(templates: Templates, name: str, values: Mapping[str, Any]) -> str:
+    """A file with its values; a batch file with the line ends of Windows."""
+    text = templates.fill(f"{name}.j2", values)
+    # cmd.exe mistakes labels and long blocks in files with bare line feeds.
+    if name.endswith(".cmd"):
+        return text.replace("\n", "\r\n")
+    return text
+
+
+def _cpu_flags(stack: Stack, *, needs_mutex: bool) -> Variables:
+    """Flags of MSVC for the CPU level, by origin."""
+    flags = list(catalog.cpu_levels()[stack.variant.cpu].msvc or [])
+    if not flags and not needs_mutex:
+        return {}
+    if not flags:
+        return {"runtimes before 14.40": {"CXXFLAGS": MUTEX}}
+    variables = {"CFLAGS": " ".join(flags), "CXXFLAGS": " ".join(flags)}
+    if needs_mutex:
+        variables["CXXFLAGS"] += f" {MUTEX}"
+    return {f"variant: {stack.variant.cpu}": variables}
+
+
+def _toolkit_variables(cuda: str, home: str, *, needs_mutex: bool) -> dict[str, str]:
+    """Where CUDA is, and flags of nvcc."""
+    # nvcc starts vcvars64.bat by itself, without the toolset that build.cmd asked for, unless it is
+    # told not to (conda-forge/nvcc-feedstock#88).
+    flags = "--use-local-env"
+    if needs_mutex:  # host code of .cu files sees no CXXFLAGS
+        flags += f" {MUTEX.replace('/D', '-D', 1)}"
+    variables = {"CUDA_HOME": home, "CUDA_PATH": home, "NVCC_APPEND_FLAGS": flags}
+    if catalog.number(cuda) < NVTX_BELOW:
+        variables["NVTOOLSEXT_PATH"] = f"{home}/NvToolsExt"
+    return variables
