@@ -67,8 +67,8 @@ class Proposal:
             return ""
         names = " ".join(shlex.quote(name) for name in self.native_scripts)
         return (
-            "# Written by `farm recipe new`: a wheel is for the CPUs of its variant, not for the one "
-            f"that builds it.\nsed -i 's/{NATIVE}/{FOR_ALL}/g' -- {names}\n"
+            "# Written by `farm recipe new`: a wheel is for the CPUs of its variant, not for the "
+            f"one that builds it.\nsed -i 's/{NATIVE}/{FOR_ALL}/g' -- {names}\n"
         )
 
     def _variables(self) -> dict[str, str]:
