@@ -254,8 +254,7 @@ def _check_info(filename: str, info: DistInfo) -> None:
         tags_text = ", ".join(sorted({*info.tags, *info.no_tags}))
         raise PublishRefusedError(
             f"{filename}: WHEEL has the tags {tags_text or 'of nothing'!s:.200}, which are not "
-            "those "
-            "of the file's name",
+            "those of the file's name",
             hint=f"farm repair {filename} writes WHEEL anew",
         )
 
@@ -268,21 +267,13 @@ def check_metadata(
     """
     raw, unparsed = parse_email(metadata)
     name = stated_name(metadata)
-    try:
-        agrees = canonicalize_name(name) == project and Version(raw.get("version", "")) == version
-    except ValueError:  # InvalidVersion, or int's where a number has 4300 digits
-        agrees = False
-    if not agrees:
+    stated_version = raw.get("version", "")
+    if not _is_of(project, version, name, stated_version):
         raise PublishRefusedError(
             f"{filename} says {project} {version}, its METADATA says "
-            f"{name or 'no name':.80} {raw.get('version', 'no version')!s:.80}"
+            f"{name or 'no name':.80} {stated_version or 'no version':.80}"
         )
-    headers = re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0].decode("utf-8", "replace")
-    control = _CONTROL.search(headers)
-    if control is not None:
-        raise _refused(filename, "text", f"the control character {control[0]!a}")
-    if b"\0" in metadata:
-        raise _refused(filename, "text", "a null byte")
+    _check_text(filename, metadata)
     if unparsed:
         raise _refused(filename, min(unparsed), "unknown, twice, or no text")
     # setuptools before 77 writes License-File into metadata 2.1 and 2.2 (pypa/setuptools#4759).
@@ -296,20 +287,40 @@ def check_metadata(
         raise _refused(filename, "requires-dist", "nested too deeply to be read") from error
     except ExceptionGroup as group:
         first = group.exceptions[0]
-        field = first.field if isinstance(first, InvalidMetadata) else "a field"
+        field = "a field"
+        if isinstance(first, InvalidMetadata):
+            field = first.field
         raise _refused(filename, field, str(first)) from group
     for field, why in _beyond_the_specification(parsed):
         raise _refused(filename, field, why)
-    direct = next((need for need in needs if need.url is not None), None)
-    if direct is not None and not policy.direct_urls:
-        raise PublishRefusedError(
-            f"{filename} needs a direct URL: Requires-Dist: {direct!s:.300}",
-            hint="name the project and a version and publish that wheel too, or allow it: --allow "
-            "direct-urls",
-        )
+    for need in needs:
+        if need.url is not None and not policy.direct_urls:
+            raise PublishRefusedError(
+                f"{filename} needs a direct URL: Requires-Dist: {need!s:.300}",
+                hint="name the project and a version and publish that wheel too, or allow it: "
+                "--allow direct-urls",
+            )
     if parsed.requires_python is None:
         return None
     return str(parsed.requires_python)
+
+
+def _is_of(project: str, version: Version, name: str, version_text: str) -> bool:
+    """True if name and version that metadata state are this very project and version."""
+    try:
+        return canonicalize_name(name) == project and Version(version_text) == version
+    except ValueError:  # InvalidVersion, or int's where a number has 4300 digits
+        return False
+
+
+def _check_text(filename: str, metadata: bytes) -> None:
+    """Refuse characters that no reader of the metadata expects."""
+    headers = re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0]
+    control = _CONTROL.search(headers.decode("utf-8", "replace"))
+    if control is not None:
+        raise _refused(filename, "text", f"the control character {control[0]!a}")
+    if b"\0" in metadata:
+        raise _refused(filename, "text", "a null byte")
 
 
 def _refused(filename: str, field: str, why: str) -> PublishRefusedError:
@@ -319,43 +330,49 @@ def _refused(filename: str, field: str, why: str) -> PublishRefusedError:
     )
 
 
-def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
+def _beyond_the_specification(metadata: Metadata) -> Iterator[tuple[str, str]]:
     """Field and reason for what `packaging.metadata` takes and PyPI refuses."""
-    if len(found.summary or "") > MAX_SUMMARY:
+    if len(metadata.summary or "") > MAX_SUMMARY:
         yield "summary", f"over {MAX_SUMMARY} characters"
-    for field, text in (
-        ("author-email", found.author_email),
-        ("maintainer-email", found.maintainer_email),
-    ):
-        address = parseaddr(text or "")[1]
-        if address and not _ADDRESS.fullmatch(address):
-            yield field, f"{address!r} is not an address"
-    links = {"home-page": found.home_page, "download-url": found.download_url}
-    for field, link in links.items():
-        if link not in {None, "", "UNKNOWN"} and not _is_url(
-            link
-        ):  # setuptools before 63 wrote UNKNOWN for nothing
-            yield field, f"{link!r} is not an http(s) URL"
-    for label, link in (found.project_urls or {}).items():
+    yield from _bad_addresses("author-email", metadata.author_email)
+    yield from _bad_addresses("maintainer-email", metadata.maintainer_email)
+    yield from _bad_links("home-page", metadata.home_page)
+    yield from _bad_links("download-url", metadata.download_url)
+    for label, link in (metadata.project_urls or {}).items():
         if not 0 < len(label) <= MAX_LABEL or not _is_url(link):
             why = f"is not a label of at most {MAX_LABEL} characters and an http(s) URL"
             yield "project-url", f"{label!r}: {link!r} {why}"
-    for field, needs in (
-        ("provides-dist", found.provides_dist),
-        ("obsoletes-dist", found.obsoletes_dist),
-    ):
-        for need in needs or ():
-            try:
-                direct = read_requirement(need).url is not None
-            except InvalidRequirement as error:
-                yield field, str(error)
-            else:
-                if direct:
-                    yield field, f"{need!r} is a direct URL"
-    if found.license_expression and any(
-        classifier.startswith("License ::") for classifier in found.classifiers or ()
-    ):
-        yield "classifier", "a licence beside License-Expression, which PEP 639 excludes"
+    yield from _bad_requirements("provides-dist", metadata.provides_dist or ())
+    yield from _bad_requirements("obsoletes-dist", metadata.obsoletes_dist or ())
+    if not metadata.license_expression:
+        return
+    for classifier in metadata.classifiers or ():
+        if classifier.startswith("License ::"):
+            yield "classifier", "a licence beside License-Expression, which PEP 639 excludes"
+            return
+
+
+def _bad_addresses(field: str, text: str | None) -> Iterator[tuple[str, str]]:
+    address = parseaddr(text or "")[1]
+    if address and not _ADDRESS.fullmatch(address):
+        yield field, f"{address!r} is not an address"
+
+
+def _bad_links(field: str, link: str | None) -> Iterator[tuple[str, str]]:
+    is_unset = link in {None, "", "UNKNOWN"}  # setuptools before 63 wrote UNKNOWN for nothing
+    if not is_unset and not _is_url(link):
+        yield field, f"{link!r} is not an http(s) URL"
+
+
+def _bad_requirements(field: str, needs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for need in needs:
+        try:
+            requirement = read_requirement(need)
+        except InvalidRequirement as error:
+            yield field, str(error)
+            continue
+        if requirement.url is not None:
+            yield field, f"{need!r} is a direct URL"
 
 
 def _is_url(text: str | None) -> bool:

@@ -130,7 +130,10 @@ class PageWriter:
         Raises:
             ForeignObjectError: This farm did not write it. With `exact` it counts as absent.
         """
-        data = content.data if isinstance(content, Stored) else content
+        if isinstance(content, Stored):
+            data: bytes | None = content.data
+        else:
+            data = content
         if data is None:
             return None
         try:
@@ -180,16 +183,17 @@ class PageWriter:
     ) -> pages.Update:
         """The page with these wheels and those that stay."""
         if page is None:
-            above = self._shown_generation(group, project) if self.exact else 0
+            above = 0
+            if self.exact:
+                above = self._shown_generation(group, project)
             return pages.updated(None, project, wheels, above=above, force=self.exact)
         entries = wheels
         if self.exact:
             entries = [self._refresh(wheel, page) for wheel in wheels]
         dropped = set[str]()
         if keep is not None:
-            staying = list(keep(group, page))
-            dropped = page.entries.keys() - {wheel.name for wheel in (*staying, *wheels)}
-            entries = [*staying, *entries]
+            entries = [*keep(group, page), *entries]
+            dropped = page.entries.keys() - {wheel.name for wheel in entries}
         return pages.updated(page, project, entries, drop=dropped, force=self.exact)
 
     def _refresh(self, wheel: Wheel, page: ProjectPage) -> Wheel:
@@ -198,10 +202,14 @@ class PageWriter:
         entry = page.entries.get(wheel.name)
         if entry is not None:
             shown_event = entry.event or 0
-        shown_removed = any(file.filename == wheel.name for file in page.removed or ())
-        if shown_event > wheel.state.number or (shown_removed and wheel.state.removed is None):
-            return wheel._replace(state=read_state(self.store, wheel.name))
-        return wheel
+        shows_newer = shown_event > wheel.state.number
+        if wheel.state.removed is None:
+            for file in page.removed or ():
+                if file.filename == wheel.name:
+                    shows_newer = True
+        if not shows_newer:
+            return wheel
+        return wheel._replace(state=read_state(self.store, wheel.name))
 
     def _shown_generation(self, group: str, project: str) -> int:
         """The generation that the HTML page of the project shows; 0 if there is none."""
@@ -237,8 +245,11 @@ class PageWriter:
                 return ProjectNames.of(old_names | names).render()
             return pages.list_html(group, old_names | names)
 
-        content_type = pages.JSON if is_json else pages.HTML
-        self.swap(key, change, content_type, self._absent_if(group not in self.catalogue.groups))
+        content_type = pages.HTML
+        if is_json:
+            content_type = pages.JSON
+        prediction = self._absent_if(group not in self.catalogue.groups)
+        self.swap(key, change, content_type, prediction)
 
     def _absent_if(self, is_new: bool) -> Prediction | None:
         """The prediction that a page is absent, where it is new; it saves reading it."""
@@ -251,15 +262,7 @@ class PageWriter:
         is_first = not self.catalogue.groups
         prediction = self._absent_if(is_first)
         if is_first or self.exact:
-            home = swap(
-                self.store,
-                HOME,
-                lambda old: None if old else HOME_PAGE,
-                pages.HTML,
-                prediction=prediction,
-            )
-            if home.written:
-                self.written.append(HOME)
+            self.swap(HOME, _home_if_absent, pages.HTML, prediction)
 
         def change(old: bytes | None) -> bytes | None:
             old_groups: set[str] = self.parsed(pages.parse_list, old, GROUPS) or set()
@@ -279,11 +282,19 @@ class PageWriter:
         def change(old: bytes | None) -> bytes | None:
             before: Catalogue = self.parsed(parse_catalogue, old) or Catalogue()
             after = before.having(group, names)
-            return None if after is before and old is not None else after.render()
+            if after is before and old is not None:
+                return None
+            return after.render()
 
         swapped = self.swap(CATALOGUE, change, pages.CATALOGUE_TYPE, self._stored_catalogue)
         self.catalogue = parse_catalogue(swapped.data)
         self._stored_catalogue = None
+
+
+def _home_if_absent(old: bytes | None) -> bytes | None:
+    if old:
+        return None
+    return HOME_PAGE
 
 
 def complete_publish(store: Store, group: str, project: str) -> None:

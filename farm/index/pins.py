@@ -103,13 +103,12 @@ def install_words(read: Read, root: str, group: str, *filenames: str) -> tuple[s
         if pin is None:
             return (*map(_requirement, filenames), "--index-url", f"{root}{simple_root(group)}")
         pins.append(pin)
-    files = {}
     # The wheels themselves first, then what they need.
+    files = [pin.wheels[0] for pin in pins]
     for pin in pins:
-        files[pin.wheels[0].filename] = pin.wheels[0]
-    for pin in pins:
-        files |= {file.filename: file for file in (*pin.wheels, *pin.others)}
-    return tuple(address(root, file) for file in files.values())
+        files += [*pin.wheels, *pin.others]
+    addresses = [address(root, file) for file in files]
+    return tuple(dict.fromkeys(addresses))
 
 
 def _requirement(filename: str) -> str:
@@ -139,7 +138,9 @@ def _files(read: Read, group: str, name: str) -> Mapping[str, File]:
     """The wheels of a project in a group by their names."""
     key = json_key(group, canonicalize_name(name))
     page = read(key)
-    return _parsed(page, key) if page else {}
+    if not page:
+        return {}
+    return _parsed(page, key)
 
 
 @lru_cache(maxsize=64)
@@ -208,7 +209,9 @@ def _newest(files: Iterable[File], requirement: Requirement, beside: str) -> Fil
             continue
         if _goes_with(file.filename, beside):
             fitting.append((version, file.filename, file))
-    return max(fitting)[2] if fitting else None
+    if not fitting:
+        return None
+    return max(fitting)[2]
 
 
 def _goes_with(filename: str, beside: str) -> bool:

@@ -49,20 +49,23 @@ class _PublicCheck:
         self.store = store
         self.reader = reader
         self.wheels = wheels
-        keys = sorted(key for key in store.list("") if is_mutable(key) and key != TIMESTAMP)
+        keys = sorted(filter(is_mutable, store.list("")))
+        self.pages: dict[str, bytes] = {}
         with ThreadPoolExecutor(READERS) as pool:
-            stored = zip(keys, pool.map(store.get, keys), strict=True)
-            self.pages = {key: page.data for key, page in stored if page is not None}
+            for key, page in zip(keys, pool.map(store.get, keys), strict=True):
+                if page is not None and key != TIMESTAMP:
+                    self.pages[key] = page.data
 
     def problems(self) -> Iterator[Problem]:
-        folders = [key for key in installer_pages(self.pages) if not _is_variant(key)]
+        keys = [key for key in self.pages if not key.startswith("whl/variant/")]
+        folders = installer_pages(keys)
         yield from self._each(folders, self._folder)
-        page_keys = [key for key in self.pages if not _is_variant(key) and "/simple/" not in key]
-        yield from self._each(page_keys, self._page)
-        projects = [key for key in folders if key.count("/") == 4]
-        if projects:
-            yield from self._guarded(projects[0], self._slash(projects[0]))
-            yield from self._guarded(projects[0], self._absent(projects[0]))
+        yield from self._each([key for key in keys if "/simple/" not in key], self._page)
+        for project in folders:
+            if project.count("/") == 4:  # one stands for all
+                yield from self._guarded(project, self._slash(project))
+                yield from self._guarded(project, self._absent(project))
+                break
         yield from self._each(self._files(), self._file)
 
     def _each(
@@ -71,7 +74,9 @@ class _PublicCheck:
         """The problems of many items, asked for side by side."""
 
         def problems(item: _Item) -> list[Problem]:
-            name = item.filename if isinstance(item, File) else str(item)
+            name = str(item)
+            if isinstance(item, File):
+                name = item.filename
             return list(self._guarded(name, ask(item)))
 
         with ThreadPoolExecutor(READERS) as pool:
@@ -96,25 +101,29 @@ class _PublicCheck:
     def _folder(self, key: str) -> Iterator[Problem]:
         """A page of installers at its folder, as pip and as a browser ask for it."""
         folder = key.removesuffix("index.html")
-        group, project = key.split("/")[1], key.split("/")[3:-1]
+        _, group, _, *project, _ = key.split("/")
         json_key = "/".join(["whl", group, "v1-json", *project, "index.json"])
+        expected = {
+            JSON: self.pages.get(json_key),
+            "text/html": self.pages.get(key),
+        }
         types = set[str]()
         varies = True
         for client, accept in (("pip", ACCEPT_PIP), ("a browser", ACCEPT_BROWSER)):
             answer = self.reader.ask(quote(folder), {"Accept": accept, "Origin": ORIGIN})
-            types.add(answer.media_type)
-            varies &= "accept" in answer.headers.get("Vary", "").lower()
+            media_type = answer.media_type
+            types.add(media_type)
+            if "accept" not in answer.headers.get("Vary", "").lower():
+                varies = False
             if answer.status != 200:
                 yield Problem(folder, f"HTTP {answer.status} for {client}", broken=True)
-                continue
-            if answer.media_type not in {JSON, "text/html"}:
-                problem = f"has the type {answer.media_type!r:.60} for {client}, which it refuses"
+            elif media_type not in expected:
+                problem = f"has the type {media_type!r:.60} for {client}, which it refuses"
                 yield Problem(folder, problem, broken=True)
-                continue
-            expected = self.pages.get(json_key if answer.media_type == JSON else key)
-            if answer.data != expected:
-                yield Problem(folder, f"{STALE} (as {client} asks)", broken=True)
-            yield from _header_problems(folder, answer)
+            else:
+                if answer.data != expected[media_type]:
+                    yield Problem(folder, f"{STALE} (as {client} asks)", broken=True)
+                yield from _header_problems(folder, answer)
         if len(types) > 1 and not varies:
             problem = "is HTML or JSON without Vary: Accept: a cache gives one client the other's"
             yield Problem(folder, problem, broken=True)
@@ -133,9 +142,11 @@ class _PublicCheck:
         """PEP 503: an address without its last slash redirects to the one with it."""
         folder = key.removesuffix("/index.html")
         answer = self.reader.ask(quote(folder), {"Accept": ACCEPT_PIP}, redirect=False)
+        if answer.status == 200:
+            return
         target = urlsplit(answer.headers.get("Location", "")).path
-        redirects = answer.status in {301, 302, 307, 308} and target.endswith(f"{folder}/")
-        if answer.status != 200 and not redirects:
+        is_redirect = answer.status in {301, 302, 307, 308}
+        if not is_redirect or not target.endswith(f"{folder}/"):
             problem = f"HTTP {answer.status} without the last slash, and no redirect (PEP 503)"
             yield Problem(folder, problem, broken=False)
 
@@ -156,43 +167,50 @@ class _PublicCheck:
         is_there = True
         for path in dict.fromkeys([encoded, key]):
             answer = self.reader.ask(path, {"Range": "bytes=0-0", "Origin": ORIGIN}, limit=1 << 20)
-            size = _stated_size(answer)
-            if answer.status == 200:
-                yield Problem(path, "ranges are ignored: installers load all of it", broken=False)
-            elif answer.status != 206:
+            if answer.status not in {200, 206}:
                 yield Problem(path, f"HTTP {answer.status}", broken=True)
                 is_there = False
                 continue
+            if answer.status == 200:
+                yield Problem(path, "ranges are ignored: installers load all of it", broken=False)
+            size = _stated_size(answer)
             if size is not None and size != file.size:
                 yield Problem(path, f"has {size} bytes instead of {file.size}", broken=True)
             yield from _cors_problems(path, answer)
-        if self.wheels and is_there and self.reader.digest(key, file.size) != file.hashes.sha256:
-            yield Problem(key, "has other bytes than its page says", broken=True)
+        if self.wheels and is_there:
+            digest = self.reader.digest(key, file.size)
+            if digest != file.hashes.sha256:
+                yield Problem(key, "has other bytes than its page says", broken=True)
         if file.core_metadata is not None:
-            answer = self.reader.ask(f"{encoded}.metadata")
-            is_same = hashlib.sha256(answer.data).hexdigest() == file.core_metadata.sha256
-            if answer.status != 200 or not is_same:
-                problem = f"HTTP {answer.status}" if answer.status != 200 else STALE
-                yield Problem(metadata_key(file.filename), problem, broken=True)
+            yield from self._metadata(file, f"{encoded}.metadata", file.core_metadata.sha256)
 
-
-def _is_variant(key: str) -> bool:
-    return key.startswith("whl/variant/")
+    def _metadata(self, file: File, path: str, sha256: str) -> Iterator[Problem]:
+        key = metadata_key(file.filename)
+        answer = self.reader.ask(path)
+        if answer.status != 200:
+            yield Problem(key, f"HTTP {answer.status}", broken=True)
+        elif hashlib.sha256(answer.data).hexdigest() != sha256:
+            yield Problem(key, STALE, broken=True)
 
 
 def _stated_size(answer: Answer) -> int | None:
     """The size of the whole object, as an answer to a range states it."""
     match = re.fullmatch(r"bytes 0-0/([0-9]{1,18})", answer.headers.get("Content-Range", ""))
-    return int(match[1]) if match else None
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def _header_problems(path: str, answer: Answer) -> Iterator[Problem]:
     """Headers of a page: caches must ask again, and programs in browsers may read it."""
     control = answer.headers.get("Cache-Control", "").lower()
     age = re.search(r"(?:s-maxage|max-age)=([0-9]{1,9})", control)
+    seconds = 0
+    if age:
+        seconds = int(age[1])
     must_ask = re.search(r"no-cache|no-store|must-revalidate", control)
-    if age is not None and int(age[1]) > 0 and not must_ask:
-        problem = f"is kept for {age[1]} s by caches: what was yanked is shown as long (no-cache)"
+    if seconds > 0 and not must_ask:
+        problem = f"is kept for {seconds} s by caches: what was yanked is shown as long (no-cache)"
         yield Problem(path, problem, broken=False)
     yield from _cors_problems(path, answer)
 
@@ -201,5 +219,6 @@ def _cors_problems(path: str, answer: Answer) -> Iterator[Problem]:
     if answer.headers.get("Access-Control-Allow-Origin") not in {"*", ORIGIN}:
         problem = (
             f"has no Access-Control-Allow-Origin (HTTP {answer.status}): programs in browsers "
+            "cannot read it"
         )
-        yield Problem(path, f"{problem}cannot read it", broken=False)
+        yield Problem(path, problem, broken=False)

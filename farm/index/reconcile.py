@@ -7,7 +7,7 @@ they are compared now.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -78,14 +78,16 @@ def wheel_of(key: str) -> str:
     return key.removeprefix(FILES).removesuffix(".metadata")
 
 
-def orphans_of(wheels: Mapping[str, Wheel], present: Iterable[str]) -> list[str]:
+def orphans_of(wheels: Mapping[str, Wheel], present: Collection[str]) -> list[str]:
     """Files of which there is no record."""
-    files = [key for key in present if key.startswith(FILES)]
-    return sorted(
-        key
-        for key in files
-        if wheel_of(key) not in wheels and record_key(wheel_of(key)) not in present
-    )
+    orphans = []
+    for key in present:
+        if not key.startswith(FILES):
+            continue
+        name = wheel_of(key)
+        if name not in wheels and record_key(name) not in present:
+            orphans.append(key)
+    return sorted(orphans)
 
 
 class Rebuild:
@@ -101,7 +103,7 @@ class Rebuild:
         self.present = present
         self.wheels = wheels
         self.writer = PageWriter(store, exact=True)
-        self.places = sorted(place for key in present if (place := json_page_of(key)) is not None)
+        self.places = sorted(filter(None, map(json_page_of, present)))
         self.missing = set[str]()
         to_compare: list[Wheel] = []
         listed_sha256 = self._listed_files()
@@ -121,14 +123,20 @@ class Rebuild:
         sha256_by_name: dict[str, str] = {}
         for group, project in self.places:
             page = self.writer.page(group, project)
-            for file in page.files if page is not None else ():
+            if page is None:
+                continue
+            for file in page.files:
                 sha256_by_name[file.filename] = file.hashes.sha256
         return sha256_by_name
 
     def _find_differing(self, wheels: list[Wheel]) -> set[str]:
+        differing = set()
         with ThreadPoolExecutor(READERS) as pool:
-            same = list(pool.map(self._has_recorded_bytes, wheels))
-        return {wheel.name for wheel, is_same in zip(wheels, same, strict=True) if not is_same}
+            answers = pool.map(self._has_recorded_bytes, wheels)
+            for wheel, is_same in zip(wheels, answers, strict=True):
+                if not is_same:
+                    differing.add(wheel.name)
+        return differing
 
     def _has_recorded_bytes(self, wheel: Wheel) -> bool:
         promised = {
@@ -148,12 +156,14 @@ class Rebuild:
         """Statements of pages about wheels that no record or event backs."""
         for group, project in self.places:
             page = self.writer.page(group, project)
-            for file in page.ever if page else ():
+            if page is None:
+                continue
+            for file in page.ever:
                 yield from self._unbacked(page, file)
 
-    def _unbacked(self, page: ProjectPage | None, file: File) -> Iterator[str]:
+    def _unbacked(self, page: ProjectPage, file: File) -> Iterator[str]:
         wheel = self.wheels.get(file.filename)
-        is_removed = page is not None and file in (page.removed or ())
+        is_removed = file in (page.removed or ())
         if wheel is None:
             if self.store.get(record_key(file.filename)) is None:
                 yield f"{file.filename}, which has no record"
@@ -167,15 +177,19 @@ class Rebuild:
         if is_removed and state.removed is None:
             yield f"the removal of {file.filename}"
         elif shown_event > state.number:
-            state_text = "not yanked" if file.yanked is False else f"yanked ({file.yanked})"
+            state_text = f"yanked ({file.yanked})"
+            if file.yanked is False:
+                state_text = "not yanked"
             yield f"event {shown_event} of {file.filename}, by which it is {state_text}"
 
     def write_all(self) -> Reconciled:
         """Write all pages, and delete the files of removed wheels."""
         places = self._wheels_by_place()
-        projects = {group: sorted(places[group]) for group in sorted(places) if places[group]}
-        for group in projects:
-            self.writer.write(group, places[group], keep=self._published_since)
+        projects = {}
+        for group, wheels_by_project in sorted(places.items()):
+            if wheels_by_project:
+                projects[group] = sorted(wheels_by_project)
+                self.writer.write(group, wheels_by_project, keep=self._published_since)
         if projects:
             self.writer.add_groups(set(projects))
         if projects or CATALOGUE in self.present:
@@ -224,8 +238,9 @@ class Rebuild:
             after = before.model_copy(update={"groups": {}})
             for group in sorted({*before.groups, *projects}):
                 names = set(projects.get(group, ()))
-                for project in before.groups.get(group, ()):
-                    if project not in names and self.writer.page(group, project):
+                added = set(before.groups.get(group, ())) - names
+                for project in sorted(added):
+                    if self.writer.page(group, project):
                         names.add(project)
                 if names:
                     after = after.having(group, names)

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -286,17 +287,21 @@ def expiring(store: Store, now: datetime) -> Iterator[tuple[str, str, bool]]:
         yield "tuf/", str(error), True
         return
     stored = store.get(TIMESTAMP)
-    ends: list[tuple[str, Metadata[Any], timedelta, str]] = []
     if root is not None:
-        ends.append(
-            (root_key(root.signed.version), root, ROOT_WARNING, "farm index keys --root-key FILE")
-        )
+        key = root_key(root.signed.version)
+        remedy = "farm index keys --root-key FILE"
+        yield from _ends_soon(key, root, ROOT_WARNING, remedy, now)
     if stored is not None:
-        ends.append((TIMESTAMP, _role(stored, TIMESTAMP), SIGNATURE_WARNING, "farm index sign"))
-    for key, role, warning, remedy in ends:
-        expires = role.signed.expires.replace(tzinfo=UTC)
-        if expires < now + warning:
-            yield key, f"its signature ends or ended on {expires:%Y-%m-%d}: {remedy}", expires < now
+        role = _role(stored, TIMESTAMP)
+        yield from _ends_soon(TIMESTAMP, role, SIGNATURE_WARNING, "farm index sign", now)
+
+
+def _ends_soon(
+    key: str, role: Metadata[Any], warning: timedelta, remedy: str, now: datetime
+) -> Iterator[tuple[str, str, bool]]:
+    expires = role.signed.expires.replace(tzinfo=UTC)
+    if expires < now + warning:
+        yield key, f"its signature ends or ended on {expires:%Y-%m-%d}: {remedy}", expires < now
 
 
 def _online(root: Metadata[Root]) -> list[str]:
@@ -319,18 +324,21 @@ def _check_clock(store: Store, signed: datetime, now: datetime) -> None:
     show for years.
     """
     store_time = store.clock()
-    if (
-        now >= signed - BEHIND
-        and (store_time or signed) - BEHIND <= now <= (store_time or signed) + AHEAD
-    ):
+    reference = store_time or signed
+    is_behind = now < max(signed, reference) - BEHIND
+    is_ahead = now > reference + AHEAD
+    if not is_behind and not is_ahead:
         return
-    raise PublishRefusedError(
+    text = (
         f"this machine's clock says {now.isoformat()}, the newest signature is of "
         f"{signed.isoformat()}"
-        + (f", and the store's clock says {store_time.isoformat()}" if store_time else ""),
+    )
+    if store_time:
+        text += f", and the store's clock says {store_time.isoformat()}"
+    raise PublishRefusedError(
+        text,
         hint="set the clock (timedatectl set-ntp true); if it is right, as in a folder that was "
-        "not signed for a day: "
-        "farm index sign --trust-clock",
+        "not signed for a day: farm index sign --trust-clock",
     )
 
 
@@ -344,15 +352,14 @@ def _targets(store: Store) -> dict[str, TargetFile]:
                 continue
             digest = hashlib.sha256(stored.data).hexdigest()
             targets[key] = TargetFile(len(stored.data), {"sha256": digest}, key)
+            if not json_page_of(key):
+                continue
             # A page that is none is signed as it is; `farm index check` names it.
             with suppress(ForeignObjectError):
-                if not json_page_of(key):
-                    continue
                 for file in parse_page(stored.data, key).files:
                     place = wheel_key(file.filename)
-                    targets[place] = TargetFile(
-                        file.size or 0, {"sha256": file.hashes.sha256}, place
-                    )
+                    hashes = {"sha256": file.hashes.sha256}
+                    targets[place] = TargetFile(file.size or 0, hashes, place)
     return targets
 
 
@@ -370,9 +377,11 @@ def _write(
     """
     # One version for all: they are written together, so none can be newer than another.
     common: dict[str, Any] = {"version": version, "expires": now + timedelta(days=DAYS)}
-    roles = _target_roles(targets, signer.public_key, common)
-    meta = {f"{name}.json": MetaFile(version) for name in roles}
-    files = {f"tuf/{version}.{name}.json": _signed(role, signer) for name, role in roles.items()}
+    meta = {}
+    files = {}
+    for name, role in _target_roles(targets, signer.public_key, common).items():
+        meta[f"{name}.json"] = MetaFile(version)
+        files[f"tuf/{version}.{name}.json"] = _signed(role, signer)
     files[f"tuf/{version}.snapshot.json"] = _signed(Snapshot(**common, meta=meta), signer)
     for key, data in files.items():
         if len(data) > MAX_ROLE_BYTES:
@@ -397,21 +406,34 @@ def _target_roles(
     One for all, or for many wheels one for the pages and further ones, to which it delegates the
     wheels by the hash of their key.
     """
-    wheels = {name: target for name, target in targets.items() if not is_page(name)}
+    pages, wheels = _pages_and_files(targets)
     if len(wheels) <= WHEELS_PER_ROLE:
         return {Targets.type: Targets(**common, targets=targets)}
     bits = min(8, (len(wheels) // WHEELS_PER_ROLE).bit_length())
     delegated = SuccinctRoles([key.keyid], 1, bits, WHEEL_ROLE)
     shares: dict[str, dict[str, TargetFile]] = {name: {} for name in delegated.get_roles()}
     for name, target in wheels.items():
-        shares[delegated.get_role_for_target(name)][name] = target
-    top = Targets(
-        **common,
-        targets={name: target for name, target in targets.items() if is_page(name)},
-        delegations=Delegations({key.keyid: key}, succinct_roles=delegated),
-    )
-    roles = {name: Targets(**common, targets=share) for name, share in shares.items()}
-    return {Targets.type: top, **roles}
+        share = shares[delegated.get_role_for_target(name)]
+        share[name] = target
+    delegations = Delegations({key.keyid: key}, succinct_roles=delegated)
+    roles = {Targets.type: Targets(**common, targets=pages, delegations=delegations)}
+    for name, share in shares.items():
+        roles[name] = Targets(**common, targets=share)
+    return roles
+
+
+def _pages_and_files(
+    targets: Mapping[str, TargetFile],
+) -> tuple[dict[str, TargetFile], dict[str, TargetFile]]:
+    """The targets that are pages, and the others."""
+    pages = {}
+    files = {}
+    for key, target in targets.items():
+        if is_page(key):
+            pages[key] = target
+        else:
+            files[key] = target
+    return pages, files
 
 
 def _signed(role: Root | Targets | Snapshot | Timestamp, *signers: CryptoSigner) -> bytes:
@@ -462,27 +484,22 @@ def verify_index(
         return _compare(reader, fetcher, updater, targets, wheels=wheels)
 
 
+class PromisedFile(NamedTuple):
+    """What signatures and signed pages say of a file; the size is None if they do not say it."""
+
+    sha256: str
+    size: int | None
+
+
 def _compare(
     reader: Reader, fetcher: "_Fetcher", updater: Updater, targets: Targets, *, wheels: bool
 ) -> Verified:
     """Compare the index with what was signed."""
     signed = time_of(targets)
-    problems = list[str]()
-    signed_pages = {key: target for key, target in targets.targets.items() if is_page(key)}
-    signed_files = {key: target for key, target in targets.targets.items() if not is_page(key)}
+    signed_pages, signed_files = _pages_and_files(targets.targets)
     data: dict[str, bytes] = {}
     with ThreadPoolExecutor(READERS) as pool:
-        for key, page in zip(signed_pages, pool.map(reader.get, signed_pages), strict=True):
-            if page is None:
-                problems.append(f"{key}: is signed, and is not there")
-            elif hashlib.sha256(page).hexdigest() != signed_pages[key].hashes["sha256"]:
-                problems.append(
-                    f"{key}: not as it was signed on {signed:%Y-%m-%d %H:%M} UTC; either its "
-                    "owner changed it and has "
-                    "not signed since, or signed by someone else"
-                )
-            else:
-                data[key] = page
+        problems = _read_pages(reader, pool, signed_pages, signed, data)
         candidates = sorted(_candidates(reader, data) - signed_pages.keys())
         for key, page in zip(candidates, pool.map(reader.get, candidates), strict=True):
             if page is not None:
@@ -496,28 +513,54 @@ def _compare(
                     signed_files[key] = target
         if isinstance(reader, HttpReader):
             page_keys = installer_pages(data)  # what differs is named above
-            for lines in pool.map(
-                lambda key: _seen_by_clients(reader, key, signed_pages), page_keys
-            ):
+            ask = partial(_seen_by_clients, reader, signed=signed_pages)
+            for lines in pool.map(ask, page_keys):
                 problems += lines
         if wheels:
-            files = _promised_files(signed_files, data)
-            digests = pool.map(lambda key: reader.digest(key, files[key].size), files)
-            for key, digest in zip(files, digests, strict=True):
-                if digest is None:
-                    problems.append(f"{key}: is not there")
-                elif digest != files[key].sha256:
-                    problems.append(f"{key}: has other bytes than signed")
+            problems += _compare_files(reader, pool, _promised_files(signed_files, data))
     return Verified(signed.isoformat(), len(signed_pages), len(signed_files), tuple(problems))
+
+
+def _read_pages(
+    reader: Reader,
+    pool: ThreadPoolExecutor,
+    signed_pages: Mapping[str, TargetFile],
+    signed: datetime,
+    data: dict[str, bytes],
+) -> list[str]:
+    """Put the pages that are as they were signed into `data`; return what is wrong with others."""
+    problems = []
+    for key, page in zip(signed_pages, pool.map(reader.get, signed_pages), strict=True):
+        if page is None:
+            problems.append(f"{key}: is signed, and is not there")
+        elif hashlib.sha256(page).hexdigest() != signed_pages[key].hashes["sha256"]:
+            problems.append(
+                f"{key}: not as it was signed on {signed:%Y-%m-%d %H:%M} UTC; either its owner "
+                "changed it and has not signed since, or signed by someone else"
+            )
+        else:
+            data[key] = page
+    return problems
+
+
+def _compare_files(
+    reader: Reader, pool: ThreadPoolExecutor, files: Mapping[str, PromisedFile]
+) -> list[str]:
+    """Hash wheels, their `.metadata` and their records; return what is not as it was signed."""
+    problems = []
+    digests = pool.map(lambda key: reader.digest(key, files[key].size), files)
+    for key, digest in zip(files, digests, strict=True):
+        if digest is None:
+            problems.append(f"{key}: is not there")
+        elif digest != files[key].sha256:
+            problems.append(f"{key}: has other bytes than signed")
+    return problems
 
 
 def installer_pages(keys: Iterable[str]) -> list[str]:
     """The HTML pages that installers ask for by their folder."""
-    return [
-        key
-        for key in keys
-        if key.startswith("whl/") and "/simple/" in key and key.endswith("/index.html")
-    ]
+    simple = [key for key in keys if key.startswith("whl/") and "/simple/" in key]
+    return [key for key in simple if key.endswith("/index.html")]
 
 
 def _seen_by_clients(reader: HttpReader, key: str, signed: Mapping[str, TargetFile]) -> list[str]:
@@ -535,7 +578,9 @@ def _seen_by_clients(reader: HttpReader, key: str, signed: Mapping[str, TargetFi
         except InfrastructureError as error:
             problems.append(f"{folder}, as {client} asks for it: {error}")
             continue
-        expected = signed.get(json_page if answer.media_type == JSON else key)
+        expected = signed.get(key)
+        if answer.media_type == JSON:
+            expected = signed.get(json_page)
         problem = ""
         if answer.status != 200:
             problem = f"HTTP {answer.status}"
@@ -550,13 +595,12 @@ def _seen_by_clients(reader: HttpReader, key: str, signed: Mapping[str, TargetFi
 
 def _listed_wheels(pages: Mapping[str, bytes]) -> list[str]:
     """Keys of the wheels on JSON pages."""
-    files = (
-        file
-        for key, data in pages.items()
-        if json_page_of(key)
-        for file in parse_page(data, key).files
-    )
-    return sorted({wheel_key(file.filename) for file in files})
+    keys = set()
+    for key, data in pages.items():
+        if json_page_of(key):
+            for file in parse_page(data, key).files:
+                keys.add(wheel_key(file.filename))
+    return sorted(keys)
 
 
 def _updater(fetcher: "_Fetcher", root: bytes, folder: Path) -> Updater:
@@ -644,13 +688,6 @@ def _candidates(reader: Reader, data: dict[str, bytes]) -> set[str]:
         for place in (html_key, json_key)
     }
     return {HOME, GROUPS, CATALOGUE} | pages
-
-
-class PromisedFile(NamedTuple):
-    """What signatures and signed pages say of a file; the size is None if they do not say it."""
-
-    sha256: str
-    size: int | None
 
 
 def _promised_files(

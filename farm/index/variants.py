@@ -89,7 +89,7 @@ def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]
     """
     facts = _facts()
     level = facts.levels.get(cpu)
-    real = [f"{sm}_real" for sm in sms if sm >= facts.sm_min]
+    real = sorted(f"{sm}_real" for sm in sms if sm >= facts.sm_min)  # as text: PEP 825 says so
     if level is None or (sms and not real) or gpu == "mps":
         raise UsageError(
             f"wheel variants have no words for {gpu} and {cpu}",
@@ -239,46 +239,65 @@ def follow(store: Store, *projects: str) -> list[str]:
     gives the pages.
     """
     list_page = store.get(LIST)
-    written = list[str]()
-    if list_page is None and not projects:
+    listed_names = set[str]()
+    if list_page is not None:
+        listed_names = pages.parse_list(list_page.data, LIST)
+    elif not projects:
         return []
-    names = projects or sorted(pages.parse_list(list_page.data, LIST) if list_page else ())
+    names = projects or sorted(listed_names)
+    written = []
     for project in names:
-        for key in _expected(
-            store, project
-        ):  # what the labels stand for first, since the page leads to it
-
-            def change(_old: bytes | None, key: str = key, project: str = project) -> bytes:
-                # Read after the page: whoever writes later has seen more.
-                return _expected(store, project)[key]
-
-            if swap(
-                store, key, change, HTML if key.endswith(".html") else "application/json"
-            ).written:
+        # What the labels stand for first, since the page leads to it.
+        for key in _expected(store, project):
+            if _write_page(store, project, key):
                 written.append(key)
 
     def add(old: bytes | None) -> bytes | None:
-        old_names = pages.parse_list(old, LIST) if old else set()
-        if old and old_names >= set(projects):
-            return None
+        old_names = set[str]()
+        if old:
+            old_names = pages.parse_list(old, LIST)
+            if old_names >= set(projects):
+                return None
         return pages.list_html("variant", old_names | set(projects))
 
     if swap(store, LIST, add, HTML).written:
         written.append(LIST)
     for project in names:
-        for copy in _copies(store, project):
-            if read_state(store, copy.source).removed is not None:
-                store.discard(f"{ROOT}files/{copy.filename}")
-                store.discard(f"{ROOT}files/{copy.filename}.metadata")
+        _discard_removed(store, project)
     return written
 
 
+def _write_page(store: Store, project: str, key: str) -> bool:
+    """Write a page of a project; False where it was so already."""
+
+    def change(_old: bytes | None) -> bytes:
+        # Read after the page: whoever writes later has seen more.
+        return _expected(store, project)[key]
+
+    media_type = "application/json"
+    if key.endswith(".html"):
+        media_type = HTML
+    return swap(store, key, change, media_type).written
+
+
+def _discard_removed(store: Store, project: str) -> None:
+    """Delete the copies of wheels that were removed."""
+    for copy in _copies(store, project):
+        if read_state(store, copy.source).removed is not None:
+            store.discard(f"{ROOT}files/{copy.filename}")
+            store.discard(f"{ROOT}files/{copy.filename}.metadata")
+
+
 def _copies(store: Store, project: str) -> list[Copy]:
-    keys = sorted(store.list(f"{ROOT}records/"))
-    copies = [
-        parse(Copy, stored.data, key) for key in keys if (stored := store.get(key)) is not None
-    ]
-    return [copy for copy in copies if copy.project == project]
+    copies = []
+    for key in sorted(store.list(f"{ROOT}records/")):
+        stored = store.get(key)
+        if stored is None:
+            continue
+        copy = parse(Copy, stored.data, key)
+        if copy.project == project:
+            copies.append(copy)
+    return copies
 
 
 def _labels_name(project: str, version: str) -> str:
@@ -295,23 +314,18 @@ def _expected(store: Store, project: str) -> dict[str, bytes]:
         state = read_state(store, copy.source)
         if state.removed is None:
             offered.add(copy.version)
-            anchors.append(
-                pages.anchor(
-                    _file(copy, state.yanked), f"../../files/{quote(copy.filename, safe='')}"
-                )
-            )
-    names = [_labels_name(project, version) for version in sorted(offered)]
-    anchors += [f'<a href="{quote(name)}">{escape(name)}</a><br>' for name in names]
-    documents = {
-        f"{ROOT}simple/{project}/{_labels_name(project, version)}": json.dumps(
-            variant_json(all_), sort_keys=True
-        ).encode()
-        for version, all_ in labels.items()
-    }
-    return {
-        **documents,
-        f"{ROOT}simple/{project}/index.html": pages.document(f"Links for {project}", [], anchors),
-    }
+            address = f"../../files/{quote(copy.filename, safe='')}"
+            anchors.append(pages.anchor(_file(copy, state.yanked), address))
+    for version in sorted(offered):
+        name = _labels_name(project, version)
+        anchors.append(f'<a href="{quote(name)}">{escape(name)}</a><br>')
+    folder = f"{ROOT}simple/{project}"
+    documents = {}
+    for version, version_labels in labels.items():
+        text = json.dumps(variant_json(version_labels), sort_keys=True)
+        documents[f"{folder}/{_labels_name(project, version)}"] = text.encode()
+    documents[f"{folder}/index.html"] = pages.document(f"Links for {project}", [], anchors)
+    return documents
 
 
 def _file(copy: Copy, yanked: bool | str) -> File:
