@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
+from typing import NamedTuple
 
 from farm import catalog
 from farm.plan import recipe
@@ -16,10 +17,23 @@ from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced
 from farm.plan.variant import SPECIAL_GPUS, Variant
 from farm.platforms.facts import facts
 
-Key = tuple[str, str, str, str, str, str | None]
-"""One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or
-`mps`.
-"""
+
+class Key(NamedTuple):
+    """One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu`
+    or `mps`.
+    """
+
+    package: str
+    platform: str
+    gpu: str
+    cpu: str
+    python: str
+    cuda: str | None
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(self.gpu, self.cpu, self.python)
+
 
 Place = tuple[int | str, ...]
 """Where in a channel something is written: keys, and numbers of rules and words."""
@@ -226,21 +240,22 @@ class Channel:
         """Raise a RuleError where something that is offered is impossible by the catalogue."""
         recipes = self._recipes()
         for key in self._offered:
-            package = key[0]
-            platform = key[1]
-            if package in recipes and platform not in recipes[package].platforms:
-                able = ", ".join(recipes[package].platforms)
-                raise RuleError(f"{package} is built for {able}, not for {platform}", "platforms")
+            if key.package not in recipes:
+                continue
+            platforms = recipes[key.package].platforms
+            if key.platform not in platforms:
+                able = ", ".join(platforms)
+                fault = f"{key.package} is built for {able}, not for {key.platform}"
+                raise RuleError(fault, "platforms")
         for key in _covering(self._offered):
-            package = key[0]
-            if package in recipes:
-                for reason in check(self._stack(key, recipes[package])):
+            if key.package in recipes:
+                for reason in check(self._stack(key, recipes[key.package])):
                     self._check_reason(key, reason)
 
     def _recipes(self) -> dict[str, Recipe]:
         """The recipe of each package that is offered, of those that the channel was written for."""
         recipes = {}
-        for package in dict.fromkeys(key[0] for key in self._offered):
+        for package in dict.fromkeys(key.package for key in self._offered):
             name = self.text.recipe_of(package)
             if not is_replaced(name):
                 recipes[package] = recipe.recipe(name)
@@ -265,12 +280,10 @@ class Channel:
 
     def _stack(self, key: Key, built: Recipe) -> Stack:
         """The parts of a build that a channel decides, for the rules."""
-        package, platform, gpu, cpu, python, cuda = key
-        variant = Variant(gpu, cpu, python)
-        pins = self.pins(package, variant, platform, cuda)
+        pins = self.pins(key.package, key.variant, key.platform, key.cuda)
         value = {}
         for name, entry in OPTIONS.items():
-            is_used = entry.applies(built) and (cuda or not entry.needs_gpu)
+            is_used = entry.applies(built) and (key.cuda or not entry.needs_gpu)
             if is_used and pins.options.get(name) is not None:
                 value[name] = str(pins.options[name])
         words = []
@@ -288,11 +301,11 @@ class Channel:
             standalone = ()
         return Stack(
             package=built.package,
-            variant=variant,
-            platform=platform,
+            variant=key.variant,
+            platform=key.platform,
             base=base,
             toolkit=value.get("toolkit"),
-            cuda=cuda,
+            cuda=key.cuda,
             torch=value.get("torch"),
             cudnn=value.get("cudnn"),
             words=tuple(words),
@@ -308,10 +321,10 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
     """
     covered: set[tuple[tuple[int, str | None], ...]] = set()
     for key in keys:
-        package, platform, gpu, cpu, python, cuda = key
         # Levels of one machine differ in nothing that is refused.
-        machine = catalog.cpu_levels()[cpu].machine
-        pairs = set(combinations(enumerate((package, platform, gpu, machine, python, cuda)), 2))
+        machine = catalog.cpu_levels()[key.cpu].machine
+        words = key._replace(cpu=machine)
+        pairs = set(combinations(enumerate(words), 2))
         if not pairs <= covered:
             covered |= pairs
             yield key
@@ -320,12 +333,13 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
 def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
     """The product of a block's axes, those that it does not name taken from the channel."""
     axes = [_axis(text, block, axis) for axis in AXES]
-    for package, platform, gpu, cpu, python in product(*axes[:-1]):
+    versions = axes.pop()
+    for package, platform, gpu, cpu, python in product(*axes):
         if gpu in SPECIAL_GPUS:
-            yield package, platform, gpu, cpu, python, None
+            yield Key(package, platform, gpu, cpu, python, None)
             continue
-        for cuda in axes[-1]:
-            yield package, platform, gpu, cpu, python, cuda
+        for cuda in versions:
+            yield Key(package, platform, gpu, cpu, python, cuda)
 
 
 def _axis(text: ChannelText, block: Axes, axis: str) -> list[str]:
@@ -359,12 +373,11 @@ def _names(rule: Named, key: Key) -> bool:
 
 
 def _key(package: str, variant: Variant, platform: str, cuda: str | None) -> Key:
-    return package, platform, variant.gpu, variant.cpu, variant.python, cuda
+    return Key(package, platform, variant.gpu, variant.cpu, variant.python, cuda)
 
 
 def _build(channel: str, key: Key) -> Build:
-    package, platform, gpu, cpu, python, cuda = key
-    return Build(channel, package, Variant(gpu, cpu, python), platform, cuda)
+    return Build(channel, key.package, key.variant, key.platform, key.cuda)
 
 
 def _check_hits(name: str, rules: Sequence[Rule], keys: set[Key], fault: str) -> None:

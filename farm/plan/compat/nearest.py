@@ -64,7 +64,12 @@ def _drivers(stack: Stack) -> list[str]:
             if branch:
                 drivers.add(str(branch))
     near = number(str(stack.driver))[0]
-    return sorted(drivers, key=lambda text: (abs(number(text)[0] - near), number(text)))
+
+    def distance(driver: str) -> tuple[int, tuple[int, ...]]:
+        version = number(driver)
+        return abs(version[0] - near), version
+
+    return sorted(drivers, key=distance)
 
 
 def _options(stack: Stack, field: str) -> Iterator[Change]:
