@@ -88,8 +88,9 @@ def in_folders(
 
 
 def _wheel_files(place: Path) -> list[Path]:
-    is_folder = place.is_dir() and place.suffix != ".whl"
-    paths = sorted(place.rglob("*.whl")) if is_folder else [place]
+    paths = [place]
+    if place.is_dir() and place.suffix != ".whl":
+        paths = sorted(place.rglob("*.whl"))
     if paths and (place.exists() or place.is_symlink()):
         return paths
     if place.is_dir():
@@ -207,7 +208,10 @@ class _BatchPublisher:
             self.flush()
 
     def _waiting_count(self) -> int:
-        return sum(len(wheels) for group in self.waiting.values() for wheels in group.values())
+        count = 0
+        for projects in self.waiting.values():
+            count += sum(map(len, projects.values()))
+        return count
 
     def _describe(self, offer: Offer, folder: Path) -> Checked:
         """The wheel, fetched if it is in another index.
