@@ -25,7 +25,7 @@ from farm.index.layout import SMOKE, check_group, parse_wheel_name, wheel_key
 from farm.index.page_writer import PageWriter
 from farm.index.pages import ProjectPage, read_page
 from farm.index.publish import check_place, check_store, claim, delete_removed
-from farm.index.records import PREDICATE, Record, Wheel, read_all
+from farm.index.records import PREDICATE, Record, Wheel, WheelsByPlace, read_all
 from farm.index.stores import Store
 
 MIN_BATCH = 16
@@ -173,7 +173,7 @@ class _BatchPublisher:
         self.writer = PageWriter(store, check_store(store))
         self.expected: dict[tuple[str, str], ProjectPage] = {}
         """The pages as they will be, with the wheels that wait."""
-        self.waiting: dict[str, dict[str, list[Wheel]]] = {}
+        self.waiting: WheelsByPlace = {}
         self.listed: list[str] = []
         self.left_out: dict[str, str] = {}
 

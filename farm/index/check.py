@@ -6,9 +6,9 @@ store that only notes what would be written: whatever would change is a problem.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from farm.index.records import (
     read_events,
 )
 from farm.index.signatures import expiring
-from farm.index.stores import Store, Stored, data_of, object_sha256
+from farm.index.stores import Store, Stored, data_of, each_answer, object_sha256
 
 HASHERS = 4
 """Wheels that are read at the same time."""
@@ -124,9 +124,8 @@ class _Snapshot:
     def read_ahead(self, keys: Iterable[str]) -> None:
         """Read objects, many at a time."""
         unread_keys = sorted(set(keys) & self.present - self._objects.keys())
-        with ThreadPoolExecutor(READERS) as pool:
-            for key, stored in zip(unread_keys, pool.map(self.store.get, unread_keys), strict=True):
-                self._objects[key] = stored
+        for key, stored in each_answer(self.store.get, unread_keys, READERS):
+            self._objects[key] = stored
 
     def get(self, key: str) -> Stored | None:
         if key not in self.present:
@@ -186,7 +185,8 @@ class _Walk:
             yield Problem(key, "is listed by the store but cannot be read", broken=True)
             return
         record = parse_record(stored.data, key)
-        self.wheels[record.filename] = Wheel(record, self.states.get(record.filename, State()))
+        state = self.states.get(record.filename, State())
+        self.wheels[record.filename] = Wheel(record, state)
 
     def _catalogue(self) -> Iterator[Problem]:
         self.catalogue = read_catalogue(self.store)
@@ -216,14 +216,13 @@ class _Walk:
     def _files(self) -> Iterator[Problem]:
         """Hash each file that pages list, once."""
         keys = [key for key in self.promised if key in self.present]
-        with ThreadPoolExecutor(HASHERS) as pool:
-            digests = pool.map(lambda key: object_sha256(self.store.store, key), keys)
-            for key, digest in zip(keys, digests, strict=True):
-                if digest is None:  # removed since
-                    continue
-                for page_key, promised in self.promised[key]:
-                    if digest != promised:
-                        yield Problem(page_key, f"{key} has other bytes than promised", broken=True)
+        digest_of = partial(object_sha256, self.store.store)
+        for key, digest in each_answer(digest_of, keys, HASHERS):
+            if digest is None:  # removed since
+                continue
+            for page_key, promised in self.promised[key]:
+                if digest != promised:
+                    yield Problem(page_key, f"{key} has other bytes than promised", broken=True)
 
     def _differences(self) -> Iterator[Problem]:
         """What reconcile would change."""
@@ -265,9 +264,9 @@ class _Walk:
         groups = parse_catalogue(before).groups
         expected = parse_catalogue(after).groups
         for group in sorted({*groups, *expected}):
-            shown = set(groups.get(group, ()))
+            before_names = set(groups.get(group, ()))
             names = set(expected.get(group, ()))
-            yield from _names_difference(CATALOGUE, shown, names, where=f" in {group}")
+            yield from _names_difference(CATALOGUE, before_names, names, where=f" in {group}")
 
     def _is_promised(self, key: str) -> bool:
         """Does a list that clients read promise this page?"""

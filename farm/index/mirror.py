@@ -34,7 +34,7 @@ from farm.index.layout import (
 )
 from farm.index.pages import ProjectPage, parse_catalogue, parse_page
 from farm.index.records import READERS, Record, parse_record
-from farm.index.stores import SCRATCH, Store, etag_of
+from farm.index.stores import SCRATCH, Store, each_answer, etag_of
 
 TIMESTAMP = "tuf/timestamp.json"
 ROOT_SUFFIX = ".root.json"
@@ -113,10 +113,9 @@ def _read_pages(source: Store) -> dict[str, bytes]:
 
 
 def _read_into(read: dict[str, bytes], source: Store, keys: list[str]) -> None:
-    with ThreadPoolExecutor(READERS) as pool:
-        for key, stored in zip(keys, pool.map(source.get, keys), strict=True):
-            if stored is not None:
-                read[key] = stored.data
+    for key, stored in each_answer(source.get, keys, READERS):
+        if stored is not None:
+            read[key] = stored.data
 
 
 def _check_nothing_lost(copied_pages: dict[str, bytes], stored: set[str], copied: set[str]) -> None:
@@ -140,7 +139,11 @@ def _check_nothing_lost(copied_pages: dict[str, bytes], stored: set[str], copied
 
 
 def _project_pages(read: dict[str, bytes]) -> list[ProjectPage]:
-    return [parse_page(data, key) for key, data in read.items() if json_page_of(key)]
+    project_pages = []
+    for key, data in read.items():
+        if json_page_of(key):
+            project_pages.append(parse_page(data, key))
+    return project_pages
 
 
 def _check_roots(source: Store, target: Store, keys: list[str]) -> None:

@@ -221,7 +221,7 @@ class _Change:
         new = _assembled(self.page, project, self.files, self.removed, above)
         if self.page is None or self.is_changed or above > self.page.generation:
             return new
-        if (new.files, new.versions) == (self.page.files, self.page.versions):
+        if new.files == self.page.files and new.versions == self.page.versions:
             return self.page
         return new
 
