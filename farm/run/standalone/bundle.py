@@ -25,7 +25,6 @@ import math
 import os
 import re
 import shutil
-import stat
 import sys
 import tarfile
 import time
@@ -52,6 +51,7 @@ from farm.base.text import plain, plain_lines
 from farm.engines import transfer
 from farm.engines.base import Job
 from farm.engines.host import HostEngine
+from farm.run.standalone.unpacked_files import contents, difference, extract
 
 if TYPE_CHECKING:
     import argparse
@@ -117,19 +117,6 @@ def folder_of_user(folder: Path, option: str, *, readable: bool = False) -> Path
 
 
 MAX_MANIFEST = 16 << 20  # bytes; a part has 100
-PLACES = ("dev", "proc", "tmp", "run", "root", "farm")
-"""Folders of a root file system beside files; nothing in them but /farm comes with the toolchain.
-"""
-CHANGING = (
-    "root/dev",
-    "root/proc",
-    "root/tmp",
-    "root/run",
-    "root/root",
-    "root/farm-jobs",
-    "root/farm-volumes",
-)
-"""Folders that builds and their engine fill."""
 
 
 def joined(parts: list[tuple[Path, dict[str, Any]]], state: Path) -> Iterator[bytes]:
@@ -155,14 +142,6 @@ def joined(parts: list[tuple[Path, dict[str, Any]]], state: Path) -> Iterator[by
                 if time.monotonic() - printed > PROGRESS_S:
                     printed = time.monotonic()
                     say(f"unpacked {done >> 20} of {total >> 20} MB")
-
-
-def digest(path: Path) -> str:
-    total = hashlib.sha256()
-    with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            total.update(piece)
-    return total.hexdigest()
 
 
 def look_for(
@@ -237,64 +216,6 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
     part.write_text(json.dumps(contents(state, inputs)), encoding="utf-8")
     part.replace(ready)  # last: a call that was killed in between starts the unpacking again
     say(f"unpacked in {time.monotonic() - start:.0f} s")
-
-
-def extract(tree: tarfile.TarFile, root: Path) -> None:
-    """The toolchain's files; the archive was made by the farm and verified, its links are its
-    own.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    if hasattr(tarfile, "fully_trusted_filter"):
-        # Python 3.14 filters by default, old ones know no filters.
-        tree.extraction_filter = tarfile.fully_trusted_filter
-    tree.extractall(root)  # noqa: S202 verified: see above
-    for name in PLACES:
-        (root / name).mkdir(exist_ok=True)
-    (root / "tmp").chmod(0o1777)
-
-
-def contents(state: Path, inputs: list[str]) -> dict[str, str]:
-    """Properties of each unpacked file that must not change: its hash and mode, or where a link
-    leads.
-    """
-    properties = {}
-    for name in ("root", *inputs):
-        for path in walk(state, state / name):
-            properties[path.relative_to(state).as_posix()] = _properties_of(path)
-    return properties
-
-
-def _properties_of(path: Path) -> str:
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        return f"-> {os.readlink(path)}"  # noqa: PTH115 no Path of it
-    mode = stat.S_IMODE(status.st_mode)
-    if stat.S_ISREG(status.st_mode):
-        return f"{mode:o} {digest(path)}"
-    return f"{mode:o} no plain file"
-
-
-def walk(state: Path, folder: Path) -> Iterator[Path]:
-    if not folder.is_dir():
-        return
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
-            if path.relative_to(state).as_posix() not in CHANGING:
-                yield from walk(state, path)
-        else:
-            yield path
-
-
-def difference(before: dict[str, str], now: dict[str, str]) -> str | None:
-    """The first file that is not as it was; builds add files below /farm, and nowhere else."""
-    for name, properties in before.items():
-        if now.get(name) != properties:
-            return name
-    for name in now:
-        if name not in before and not name.startswith("root/farm/"):
-            return name
-    return None
 
 
 PROGRESS_S = 15  # between two lines of progress
