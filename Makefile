@@ -57,8 +57,8 @@ e2e: $(VENV)/.dev  ## integration tests and everything else, on real parts: Dock
 distributions:  ## `make test` in containers of Debian 12, 13, testing and Ubuntu 24.04, with their own Python
 	tests/distributions
 
-installed:  ## the farm's wheel, installed into a clean environment and used in an empty folder
-	tests/installed $(PYTHON)
+installed:  ## the farm's wheel (or FILES), installed into a clean environment and used in an empty folder
+	for file in $(or $(FILES),.); do tests/installed $(PYTHON) $$file || exit 1; done
 
 bench: $(VENV)/.dev  ## tables of times
 	$(BIN)/python tests/bench/overhead.py

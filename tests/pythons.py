@@ -1,4 +1,4 @@
-"""Older Pythons that tests of shipped programs run on."""
+"""Pythons that tests of shipped programs and of the release run on."""
 
 import os
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 python -m tools.release check REF        # is REF (a tag `v0.1.0`, or a branch) ready
 python -m tools.release build FOLDER     # the sdist and the wheel
+python -m tools.release metadata FOLDER  # is what these say of themselves what an index takes
 python -m tools.release notes FILE       # the changelog's section of this version
 python -m tools.release sbom FILE        # what an installation consists of (CycloneDX)
 """
@@ -12,10 +13,14 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 
 import farm
@@ -72,6 +77,35 @@ def build(dest: Path) -> list[Path]:
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", dest, sdist], check=True, env=environment)
     return sorted(path for path in dest.iterdir() if path.suffix in (".gz", ".whl"))
+
+
+def metadata_problems(file: Path) -> Iterator[str]:
+    """What keeps an index from taking an sdist or a wheel, or from showing its page."""
+    try:
+        about = Metadata.from_email(_metadata_of(file))
+    except (ExceptionGroup, KeyError, OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+        reasons = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+        yield from (f"{file.name}: {reason}" for reason in reasons)
+        return
+    named = (about.name, str(about.version))
+    if named != ("torch-farm", farm.__version__):
+        yield f"{file.name}: it is of {' '.join(named)}, not of torch-farm {farm.__version__}"
+    if about.description_content_type != "text/markdown" or not about.description:
+        yield f"{file.name}: an index would not show README.md: no description in text/markdown"
+    if str(about.requires_python) != _project()["requires-python"]:
+        yield f"{file.name}: Requires-Python is {about.requires_python}"
+    if not (about.summary and about.license_expression and about.license_files):
+        yield f"{file.name}: no summary, licence or file of the licence"
+
+
+def _metadata_of(file: Path) -> bytes:
+    stem = f"torch_farm-{farm.__version__}"
+    if file.suffix == ".whl":
+        with zipfile.ZipFile(file) as archive:
+            return archive.read(f"{stem}.dist-info/METADATA")
+    with tarfile.open(file) as archive:
+        member = archive.extractfile(f"{stem}/PKG-INFO")
+        return member.read() if member else b""
 
 
 def sbom() -> dict[str, Any]:
@@ -136,15 +170,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False, description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("step", choices=["check", "build", "notes", "sbom"])
+    parser.add_argument("step", choices=["check", "build", "metadata", "notes", "sbom"])
     parser.add_argument("where", metavar="REF|FOLDER|FILE")
     args = parser.parse_args()
-    if args.step == "check":
-        reasons = problems(args.where)
+    where = Path(args.where)
+    if args.step in ("check", "metadata"):
+        if args.step == "check":
+            reasons = problems(args.where)
+        else:
+            files = sorted(where.iterdir())
+            reasons = [reason for file in files for reason in metadata_problems(file)]
+            reasons += [] if files else [f"{where} is empty"]
         for reason in reasons:
             print(f"release: {reason}", file=sys.stderr)
         return 2 if reasons else 0
-    where = Path(args.where)
     if args.step == "build":
         for file in build(where):
             print(file.name)

@@ -1,8 +1,9 @@
 """The farm as users of other distributions have it: installed and used with their own Python, in
 containers.
 
-Ubuntu 24.04 is not among them: its archive is not where Debian's packages come from. `make
-distributions` tries it, and runs the whole of `make test` in each.
+Debian testing, with Python 3.14, is in `test_release.py`. Ubuntu 24.04 is not among them: its
+archive is not where Debian's packages come from. `make distributions` tries both, and runs the
+whole of `make test` in each.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PYTHONS = {"debian-12": "Python 3.11.", "debian-13": "Python 3.13.", "debian-testing": "Python 3."}
+PYTHONS = {"debian-12": "Python 3.11.", "debian-13": "Python 3.13."}
 
 
 @pytest.mark.parametrize("name", PYTHONS)

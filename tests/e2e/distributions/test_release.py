@@ -2,6 +2,7 @@
 is made is installed and used outside of the tree, on each Python that this machine has.
 """
 
+import io
 import json
 import os
 import re
@@ -10,13 +11,16 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
+import docker
 import pytest
 import yaml
 
 import farm
-from tools.release import section
+from tests.pythons import python
+from tools.release import metadata_problems, section
 
 ROOT = Path(__file__).parents[3]
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
@@ -28,17 +32,22 @@ def script(job, name):
     return step["run"]
 
 
-def run(text, folder, ref="main", python=sys.executable):
-    """A step's script in bash as GitHub starts it; `python` is the one that the job has set up."""
+def run(text, folder, ref="main", interpreter=sys.executable, environ=None):
+    """A step's script in bash as GitHub starts it; `interpreter` is the Python that the job has set up."""
     programs = folder / ".programs"
     programs.mkdir(exist_ok=True)
     (programs / "python").unlink(missing_ok=True)
-    (programs / "python").write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
+    (programs / "python").write_text(f'#!/bin/sh\nexec "{interpreter}" "$@"\n')
     (programs / "python").chmod(0o755)
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text],
         cwd=folder,
-        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "GITHUB_REF_NAME": ref},
+        env={
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "GITHUB_REF_NAME": ref,
+            **(environ or {}),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -100,6 +109,36 @@ def test_sdist_and_wheel_have_the_same_files_and_the_metadata_of_this_version(ma
     assert {"CHANGELOG.md", "LICENSE", "requirements.lock", "docs/index.md"} <= inside
 
 
+def test_an_index_takes_what_both_say_of_themselves(made, tmp_path):
+    for file in (made / "dist").iterdir():
+        assert list(metadata_problems(file)) == []
+    (wheel,) = (made / "dist").glob("*.whl")
+    (tmp_path / wheel.name).write_bytes(changed(wheel, b"Requires-Python: >=3.11", b"Dynamic:"))
+    command = [sys.executable, "-m", "tools.release", "metadata", str(tmp_path)]
+    done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"release: {wheel.name}: ")
+    (tmp_path / wheel.name).write_bytes(changed(wheel, b"text/markdown", b"text/x-rst"))
+    assert "would not show README.md" in "".join(metadata_problems(tmp_path / wheel.name))
+    (tmp_path / wheel.name).write_bytes(wheel.read_bytes()[:1000])
+    assert list(metadata_problems(tmp_path / wheel.name)) == [
+        f"{wheel.name}: File is not a zip file"
+    ]
+
+
+def changed(wheel, old, new):
+    """A wheel with other words in its METADATA."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(wheel) as archive, zipfile.ZipFile(packed, "w") as copy:
+        for info in archive.infolist():
+            data = archive.read(info)
+            if info.filename.endswith("/METADATA"):
+                assert old in data
+                data = data.replace(old, new)
+            copy.writestr(info, data)
+    return packed.getvalue()
+
+
 def test_the_notes_are_the_changelogs_section(made):
     _, text = section((ROOT / "CHANGELOG.md").read_text(), farm.__version__)
     assert (made / "notes.md").read_text() == text
@@ -124,22 +163,118 @@ def test_the_list_of_parts_has_every_locked_dependency_with_its_hashes(made):
     assert "pkg:pypi/pydantic@" in " ".join(document["dependencies"][0]["dependsOn"])
 
 
-def interpreter(version):
-    versions = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
-    candidates = (*versions, shutil.which(f"python{version}"))
-    for candidate in candidates:
-        if candidate and subprocess.run([candidate, "-V"], check=False).returncode == 0:
-            return candidate
-    return None
+DISTRIBUTIONS = {"3.14": "debian-testing"}
+"""Pythons that are tried in a container: no machine has them yet."""
 
 
-@pytest.mark.parametrize("version", PYTHONS)
+@pytest.mark.parametrize(
+    "version", [version for version in PYTHONS if version not in DISTRIBUTIONS]
+)
 def test_wheel_and_sdist_are_installed_and_used_outside_of_the_tree(made, version):
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on this machine")
     done = run(
-        script("try", "Install and use wheel and sdist outside of the tree"), made, python=python
+        script("try", "Install and use wheel and sdist outside of the tree"),
+        made,
+        interpreter=python(int(version.partition(".")[2])),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("installed: passed") == 2
+
+
+@pytest.mark.parametrize("version", DISTRIBUTIONS)
+def test_wheel_and_sdist_are_installed_and_used_in_a_distribution(client, made, version):
+    """As an ordinary user of it."""
+    name = DISTRIBUTIONS[version]
+    environ = {
+        **os.environ,
+        "FARM_DISTRIBUTION_TARGETS": "installed FILES=/farm/dist/*",
+        "FARM_DISTRIBUTION_USERS": "user",
+        "FARM_DISTRIBUTION_DIST": str(made / "dist"),
+    }
+    done = subprocess.run(
+        ["tests/distributions", name],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert done.stdout.startswith(f"{name} as user: passed, Python {version}.")
+
+
+STAND_IN = "farm/distribution:debian-13"
+"""Debian 13 as tests/distributions makes it, in place of the image that GitHub pulls."""
+LABEL = "farm.kind=release-test"
+DOCKER = """#!/bin/sh
+# What the workflow asks of Docker, but for the registry; builds begin with a base that is here.
+echo "$@" >>{calls}
+case $1 in
+build) shift; exec {docker} build --force-rm --network host --build-arg BASE={base} "$@" ;;
+login) cat >/dev/null ;;
+push) ;;
+*) exec {docker} "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def base(client, tmp_path):
+    """The base image with what pip needs to know of this machine's network."""
+    command = ["tests/distributions", "debian-13"]
+    environ = {**os.environ, "FARM_DISTRIBUTION_TARGETS": "help", "FARM_DISTRIBUTION_USERS": "user"}
+    subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, check=True, timeout=900)
+    lines = [f"FROM {STAND_IN}", f"LABEL {LABEL}", "RUN userdel --remove user"]
+    for place in ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt"):
+        if Path(place).is_file():
+            shutil.copy(place, tmp_path)
+            lines.append(f"COPY {Path(place).name} {place}")
+    lines.append("ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt")
+    (tmp_path / "Dockerfile").write_text("\n".join(lines) + "\n")
+    image, _ = client.images.build(path=str(tmp_path), forcerm=True)
+    yield image.id
+    # Also what a failed build left: newest first, since an image goes after those made from it.
+    for left in client.images.list(all=True, filters={"label": LABEL}):
+        with suppress(docker.errors.NotFound, docker.errors.APIError):
+            client.images.remove(left.id)
+
+
+def test_the_image_of_the_controller_is_built_and_plans_as_an_ordinary_user(
+    client, made, base, tmp_path
+):
+    image = "ghcr.io/somebody/torch-farm/controller:" + farm.__version__
+    programs = made / ".programs"
+    programs.mkdir(exist_ok=True)
+    calls = tmp_path / "calls"
+    (programs / "docker").write_text(
+        DOCKER.format(calls=calls, docker=shutil.which("docker"), base=base)
+    )
+    (programs / "docker").chmod(0o755)
+    environ = {"GITHUB_REPOSITORY": "Somebody/torch-farm", "GITHUB_ACTOR": "x", "TOKEN": "secret"}
+    try:
+        text = script("image", "Build and push the controller")
+        done = run(text, made, ref=f"v{farm.__version__}", environ=environ)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert calls.read_text().splitlines()[-1] == f"push {image}"
+        assert f"farm {farm.__version__}" in done.stdout.splitlines()
+
+        project = tmp_path / "project"
+        project.mkdir(mode=0o777)
+        project.chmod(0o777)  # whatever the umask is
+        volumes = {str(project): {"bind": "/project", "mode": "rw"}}
+
+        def said(*command, **options):
+            return client.containers.run(
+                image, list(command), remove=True, volumes=volumes, **options
+            ).decode()
+
+        assert said("-u", entrypoint="id") == "1000\n"
+        assert "torch 2.6.0" in said("plan", "--variant", "sm35-avx-py311", network_mode="none")
+        assert "next: " in said("init", ".")
+        assert (project / "ci" / "matrix.yaml").stat().st_uid == 1000
+        assert "hello 0.1.0" in said("plan", "--variant", "cpu-avx-py311", "--package", "hello")
+        assert "pip" in said("why", "--official", "--gpu", "GTX 1080 Ti", user="12345")
+    finally:
+        (programs / "docker").unlink()
+        with suppress(docker.errors.ImageNotFound):
+            client.images.remove(image, force=True)
