@@ -38,6 +38,8 @@ PURE = (
     "typing-extensions",
 )
 BUILD = ("build", "1.2.2")  # Windows has a post-release of it
+PROGRAMS = ("cmake",)
+"""For any Python, where the base image's own is too old; of Windows builds' version."""
 COMPILED = ("markupsafe", "numpy", "pillow", "pyyaml")
 """For one Python each."""
 GLIBC = (2, 28)
@@ -63,7 +65,7 @@ def text(index: str) -> str:
     for name in PYTHONS:
         lines += _python(name, listing)
     lines.append("wheels:\n")
-    for wheel in [*_pure(index), *_compiled(index)]:
+    for wheel in [*_pure(index), *_programs(index), *_compiled(index)]:
         lines.append(
             f"  - {{package: {wheel.package}, file: {wheel.file}, sha256: {wheel.sha256}}}\n"
         )
@@ -113,6 +115,16 @@ def _pure(index: str) -> Iterator[PinnedWheel]:
             # The wheels that Windows builds use: one set to renew, not two.
             if wheel.sha256 in pinned or (package, wheel.version) == BUILD:
                 yield PinnedWheel(package=package, file=wheel.file, sha256=wheel.sha256)
+
+
+def _programs(index: str) -> Iterator[PinnedWheel]:
+    versions = {wheel.name: wheel.version for wheel in windows_tools().wheels}
+    for package in PROGRAMS:
+        fitting = [wheel for wheel in wheels(index, package) if wheel.version == versions[package]]
+        for machine in MACHINES:
+            for wheel in fitting:
+                if _fits(wheel.platform, machine):
+                    yield PinnedWheel(package=package, file=wheel.file, sha256=wheel.sha256)
 
 
 def _compiled(index: str) -> Iterator[PinnedWheel]:

@@ -210,7 +210,7 @@ def _is_wheel_for(file: str, python: str, machine: str) -> bool:
     interpreter = "cp" + python.removeprefix("py")
     # cp313-cp313t: the tag of the interpreter is without the `t`, that of the ABI has it.
     tags = f"-{interpreter.removesuffix('t')}-{interpreter}-"
-    if tags not in file and "-none-any.whl" not in file:
+    if not any(tag in file for tag in (tags, "-none-any.whl", "-py3-none-")):
         return False
     return file.endswith(("-any.whl", f"{machine}.whl"))
 

@@ -672,6 +672,14 @@ class WheelPart(Model):
     link: str
 
 
+class BorrowedGcc(Model):
+    """A newer gcc than a base image's own: of which release it is taken, and beside which."""
+
+    release: str
+    version: int
+    beside: int
+
+
 class DebianRelease(Model):
     """A release of Debian or a descendant as base image and as toolkit provider.
 
@@ -683,7 +691,9 @@ class DebianRelease(Model):
     a release's wheel in `cudnn.yaml`. `toolkit_of` is a newer release whose packages of CUDA run
     here too: its `cuda`, `env`, `components` and `cudnn` are then this one's. `limits` are the
     newest symbol versions that the image's linker finds (`limit_symbols.py`), below those of its
-    own libraries.
+    own libraries. `borrowed_gcc` is installed by `install_gcc.py` and is then the only one of
+    `gccs`. `old_cmake`: builds with a standalone Python get a wheel of CMake, since its own is too
+    old for sources that need that gcc.
     """
 
     image: str
@@ -704,6 +714,8 @@ class DebianRelease(Model):
     cudnn: WheelPart | None = None
     toolkit_of: str | None = None
     limits: dict[str, str] = {}
+    borrowed_gcc: BorrowedGcc | None = None
+    old_cmake: bool = False
     source: str
     unconfirmed: str | None = None
 

@@ -168,7 +168,7 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help=text)
     _flags(
         parser,
-        {"--github": "write the workflow of GitHub Actions alone, into a project that is there"},
+        {"--github": "write only the workflow of GitHub Actions, into an existing project"},
     )
     parser.add_argument(
         "--channel", help="the channel that the workflow builds (default: the project's only one)"
@@ -179,7 +179,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=["new", "remove"],
-        help="new: write a recipe and its line in a channel; remove: take both away",
+        help="new: write a recipe and add it to a channel; remove: delete both",
     )
     parser.add_argument(
         "source",
@@ -283,7 +283,7 @@ def add_cancel(parser: argparse.ArgumentParser) -> None:
 
 def add_retry(parser: argparse.ArgumentParser) -> None:
     _runs(parser, failed=True)
-    _flags(parser, {"--rebuild": "build again even where the wheel is there"})
+    _flags(parser, {"--rebuild": "build again even if a wheel was built already"})
     _detach(parser)
     _verbosity(parser)
 
@@ -384,7 +384,7 @@ def add_smoke(parser: argparse.ArgumentParser) -> None:
         "index to install from: a URL as for pip, a folder or s3://… (default: the project's own)"
     )
     parser.add_argument("--index-url", metavar="URL", help=text)
-    text = "install this file; the report is also written beside it"
+    text = "install this file; the report is also written next to it"
     parser.add_argument("--wheel", type=Path, metavar="FILE", help=text)
     text = (
         "write the test as one file for any Python 3.7 or newer that has the package, and test "
@@ -417,9 +417,8 @@ def _reconcile(parser: argparse.ArgumentParser) -> None:
     _flags(
         parser,
         {
-            "--take-back": "also take back what pages show and no record or event says (any more), and "
-            "delete files "
-            "without a record"
+            "--take-back": "also remove from the pages what no record or event says any more, and "
+            "delete files without a record"
         },
     )
 
@@ -581,15 +580,16 @@ def add_runners(parser: argparse.ArgumentParser) -> None:
 
 
 def add_clean(parser: argparse.ArgumentParser) -> None:
-    text = "remove only what is older than this: 30d, 12h, 4w (default: all; where nothing is said "
-    text += "of age or kind, `retention` of ci/farm.yaml)"
+    text = "remove only what is older than this: 30d, 12h, 4w (default: all; without any option "
+    text += "of age or kind, what `retention` of ci/farm.yaml says)"
     parser.add_argument("--older-than", type=_age, default=None, metavar="AGE", help=text)
     _flags(
         parser,
         {
             "--unpublished": "remove wheels that are in no index as well",
             "--logs": "remove logs and reports of runs that failed as well",
-            "--compiler-caches": "remove the compiler caches of packages as well: their next builds take longer",
+            "--compiler-caches": "remove the compiler caches of packages as well: their next "
+            "builds take longer",
             "--dry-run": "only list what would be removed",
         },
     )
@@ -633,7 +633,7 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--gcc", metavar="MAJOR", help="the host compiler on Linux")
     group.add_argument(
-        "--numpy", metavar="VERSION", help="the numpy that is installed beside the wheel"
+        "--numpy", metavar="VERSION", help="the numpy that is installed with the wheel"
     )
     group.add_argument("-v", "--verbose", action="store_true", help="print facts and sources too")
     for name in SWITCHES:

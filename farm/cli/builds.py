@@ -131,7 +131,7 @@ def run_dispatch(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         count = show.counted(len(_detached_runs(workspace)), "run")
         show.note(f"farm: interrupted; {count} not carried out any more, builds under way go on")
-        show.note("  next: `farm dispatch` continues them, `farm cancel RUN` ends one")
+        show.next_step("`farm dispatch` continues them, `farm cancel RUN` ends one")
         return ExitCode.INTERRUPTED
     return 0
 

@@ -25,10 +25,9 @@ def run_doctor(args: argparse.Namespace) -> int:
     machine = BuildMachine()
     readings = collect(machine)
     project = find_project(args.project or Path.cwd())
-    is_named = args.variant or args.package or args.cuda or args.channel
+    is_named = bool(args.variant or args.package or args.cuda or args.channel)
     # Somebody who has a project with a configuration of its own builds.
-    has_project = any((project / file).is_file() for file in PROJECT_FILES)
-    build = args.build or bool(is_named) or has_project
+    build = args.build or is_named or _has_files(project)
     plan = None
     if build:
         plan = _plan(args, project, readings)
@@ -45,6 +44,10 @@ def run_doctor(args: argparse.Namespace) -> int:
         if finding.state == "missing":
             return ExitCode.NO_RUNNER
     return 0
+
+
+def _has_files(project: Path) -> bool:
+    return any((project / file).is_file() for file in PROJECT_FILES)
 
 
 def _print_document(readings: Readings, plan: Plan | None, findings: list[Finding]) -> None:

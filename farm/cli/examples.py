@@ -97,7 +97,7 @@ EXAMPLES: Mapping[str, tuple[Example, Example]] = {
         ("farm index yank FILE.whl --reason 'wrong CUDA'", "hide a wheel from new installs"),
     ),
     "site": (
-        ("farm site build", "write the pages beside the project's index"),
+        ("farm site build", "write the pages of the project's index"),
         ("farm site build --index ./index", "those of another index"),
     ),
     "detect": (

@@ -61,23 +61,8 @@ def run_publish(args: argparse.Namespace) -> int:
     if args.variant and not args.to and not args.sources and len(args.wheels) == 1:
         args.wheel = args.wheels[0]
         return _verified(args)
-    if args.variant or bool(args.sources) is bool(args.wheels) or (args.wheels and not args.to):
-        raise UsageError(
-            "publish one wheel by its --variant, or wheels and folders --to a group, or all "
-            "wheels --from an index",
-            hint="farm publish WHEEL --variant sm35-avx-py311; farm publish dist/ --to sm35-avx",
-        )
-    offers = list[Offer]()
-    left_out = dict[str, str]()
-    if args.wheels:
-        offers, left_out = in_folders(args.wheels, args.to, args.channel)
-    for place in args.sources:
-        source = open_store(place)
-        check_there(source)
-        source_offers, without = in_index(source, args.to)
-        offers = offers + source_offers
-        left_out = left_out | without
-    # With --json there is one document on stdout, and nothing else.
+    _check_places(args)
+    offers, left_out = _offers(args)
     progress: Callable[[str], None] = show.say
     if args.json or args.quiet:
         progress = _say_nothing
@@ -90,6 +75,33 @@ def run_publish(args: argparse.Namespace) -> int:
     count = f"{len(done.wheels)} published, {len(left_out)} left out"
     show.answer(args, {"wheels": list(done.wheels), "left_out": left_out}, [*lines, count])
     return _refused(bool(left_out))
+
+
+def _check_places(args: argparse.Namespace) -> None:
+    """Refuse what is neither wheels for a group nor the wheels of another index."""
+    from_files = args.wheels and args.to and not args.sources
+    from_index = args.sources and not args.wheels
+    if args.variant or not (from_files or from_index):
+        raise UsageError(
+            "publish one wheel by its --variant, or wheels and folders --to a group, or all "
+            "wheels --from an index",
+            hint="farm publish WHEEL --variant sm35-avx-py311; farm publish dist/ --to sm35-avx",
+        )
+
+
+def _offers(args: argparse.Namespace) -> tuple[list[Offer], dict[str, str]]:
+    """The wheels that are to be published, and why others are left out."""
+    if args.wheels:
+        return in_folders(args.wheels, args.to, args.channel)
+    offers: list[Offer] = []
+    left_out: dict[str, str] = {}
+    for place in args.sources:
+        source = open_store(place)
+        check_there(source)
+        source_offers, without = in_index(source, args.to)
+        offers += source_offers
+        left_out |= without
+    return offers, left_out
 
 
 def _say_nothing(_name: str) -> None:

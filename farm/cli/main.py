@@ -53,7 +53,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Index": {
         "index": "check, rebuild, yank, remove, sign and verify the wheel index",
-        "site": "write the web pages beside the index",
+        "site": "write the web pages of the index",
     },
     "Machines": {
         "detect": "show this machine's GPU, driver and CPU, the wheel for it and the pip command",
@@ -123,7 +123,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         self.words = [word.partition("=")[0] for word in args or () if word.startswith("--")]
         parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # told here, with the usage of the command, not with that of `farm`
+        if unknown:  # an error here, with the usage of the command, not with that of `farm`
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
 
@@ -167,7 +167,7 @@ def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
     elif "invalid choice: " in message:
         value = message.split("invalid choice: ")[1].split("(choose from", maxsplit=1)[0]
         mistyped = [value.strip().strip("'")]
-        # `argument NAME: invalid choice: …`, NAME being all spellings of the option, joined by `/`.
+        # `argument NAME: invalid choice: …`; NAME is all spellings of the option, joined by `/`.
         name = message.split(":", maxsplit=1)[0].removeprefix("argument ").split("/")[0]
         for action in parser._actions:
             if name in (*action.option_strings, action.dest, action.metavar):

@@ -11,7 +11,7 @@ from farm.base.project import find_project
 from farm.cli import show
 from farm.cli.selection import selectors_of, with_options, workspace_of
 from farm.plan.channel import Build, Channel
-from farm.plan.matrix import load_matrix
+from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.recipe import recipe
 from farm.plan.resolve import resolve
 from farm.plan.settings import load_github
@@ -37,11 +37,7 @@ def run_matrix(args: argparse.Namespace) -> int:
         for build in builds:
             show.say(_name_of(build, args.channel))
     elif args.format == "github":
-        labels = load_github(project)
-        jobs = workflow_matrix(
-            matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform)
-        )
-        print(json.dumps(jobs, separators=(",", ":")))  # one line: a step output
+        _print_workflow_matrix(project, matrix, builds)
     elif args.json:
         show.json_document(list(map(_to_json, builds)))
     else:
@@ -50,6 +46,15 @@ def run_matrix(args: argparse.Namespace) -> int:
             if of_channel:
                 _print_channel(channel, of_channel)
     return 0
+
+
+def _print_workflow_matrix(project: Path, matrix: Matrix, builds: list[Build]) -> None:
+    """Print the jobs of a workflow in one line, as the output of a step must be."""
+    labels = load_github(project)
+    jobs = workflow_matrix(
+        matrix, builds, lambda job, build: labels.runs_on(job, build.variant, build.platform)
+    )
+    print(json.dumps(jobs, separators=(",", ":")))
 
 
 def _name_of(build: Build, channel: str | None) -> str:

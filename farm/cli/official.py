@@ -229,7 +229,7 @@ def _print(result: OfficialAnswer, *, verbose: bool) -> None:
 
 
 def _print_newer(result: OfficialAnswer) -> None:
-    """Print what keeps newer wheels from the cards, and the newest that runs if this one does not."""
+    """Print why newer wheels do not run, and the newest that runs if this one does not."""
     question = result.request.question
     answer = result.answer
     if answer.runs and answer.wheel:
@@ -273,14 +273,14 @@ def _room_for_builds(result: OfficialAnswer) -> int:
 
 
 def _print_makers_beside(makers: Sequence[MakerBeside], *, verbose: bool) -> None:
-    """Print who makes packages beside torch: by name, or with what each has and lacks."""
+    """Print who makes packages that go with torch: by name, or with what each has and lacks."""
     if makers and not verbose:
         names = ", ".join(maker.maker for maker in makers)
-        show.prose(f"beside torch, {names}: --verbose says what they have and lack")
+        show.prose(f"made for use with torch, by {names}: --verbose shows what they have and lack")
         return
     for maker in makers:
         show.prose(
-            f"beside torch, {maker.maker}: {maker.has}; lacks {maker.lacks} (not confirmed: "
+            f"made for use with torch, by {maker.maker}: {maker.has}; lacks {maker.lacks} (not confirmed: "
             f"{maker.unconfirmed})"
         )
 

@@ -54,7 +54,7 @@ def run_report(args: argparse.Namespace) -> int:
         return 0
     rows = list(settings_unlike(env, windows, settings))
     if rows:
-        show.table("CMake beside the plan", ("setting", "plan", "CMake"), rows)
+        show.table("settings of CMake that are not the plan's", ("setting", "plan", "CMake"), rows)
     else:
         show.say(f"CMake: configured, with all that the plan says ({len(settings)} settings)")
     return 0

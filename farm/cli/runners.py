@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +27,10 @@ def run_runners(args: argparse.Namespace) -> int:
     project = find_project(args.project or Path.cwd())
     runners = load_runners(project)
     github = github_if_any(project)
-    reported = ask(runners, lambda: _connect(load_github(project)))
+    reports = ask(runners, lambda: _connect(load_github(project)))
     differing = {}
     for name, runner in runners.items():
-        differing[name] = differences(runner, reported[name])
+        differing[name] = differences(runner, reports[name])
     unsafe = []
     if github and github.repository:  # else there are no settings that could be missing
         unsafe = _unsafe(github)
@@ -41,27 +42,30 @@ def run_runners(args: argparse.Namespace) -> int:
 
     if args.json:
         documents = {}
-        for name, runner_report in reported.items():
-            documents[name] = {
-                **vars(runner_report),
-                "differences": differing[name],
-                "set_aside": set_aside_texts.get(name),
-            }
+        for name, report in reports.items():
+            facts = {"differences": differing[name], "set_aside": set_aside_texts.get(name)}
+            documents[name] = {**vars(report), **facts}
         show.json_document({"runners": documents, "settings_missing": unsafe})
     else:
-        rows = []
-        for name, runner_report in reported.items():
-            words = [runner_report.why, *differing[name], set_aside_texts.get(name)]
-            text = "; ".join(filter(None, words)) or "as written"
-            rows.append((name, _state(runner_report), text))
-        show.table("", ("runner", "state", "engine says"), rows)
+        _print_table(reports, differing, set_aside_texts)
         for line in unsafe:
             show.say(f"unsafe: {line}")
-    if unsafe or set_aside_texts or any(differing.values()):
-        return ExitCode.NO_RUNNER
-    if not all(runner_report.online for runner_report in reported.values()):
+    all_online = all(report.online for report in reports.values())
+    if not all_online or unsafe or set_aside_texts or any(differing.values()):
         return ExitCode.NO_RUNNER
     return 0
+
+
+def _print_table(
+    reports: "Mapping[str, MachineReport]",
+    differing: Mapping[str, Iterable[str]],
+    set_aside_texts: Mapping[str, str],
+) -> None:
+    rows = []
+    for name, report in reports.items():
+        words = [report.why, *differing[name], set_aside_texts.get(name)]
+        rows.append((name, _state(report), "; ".join(filter(None, words)) or "as written"))
+    show.table("", ("runner", "state", "engine says"), rows)
 
 
 def _state(report: "MachineReport") -> str:

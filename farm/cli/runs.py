@@ -47,7 +47,7 @@ def run_cancel(args: argparse.Namespace) -> int:
 
 
 def _print_cancelled(args: argparse.Namespace, ended: Iterable[Run]) -> None:
-    """The runs that were cancelled: a line each, or in JSON one where one was named, else a list."""
+    """Print the runs that were cancelled; in JSON one document if one was named, else a list."""
     documents = []
     lines = []
     for run in ended:
@@ -77,7 +77,7 @@ def say_what_goes_on(journal: Journal, run_ids: Iterable[str]) -> int:
     else:
         show.note(f"farm: interrupted; {len(open_ids)} runs go on without this command")
         follow = "farm wait"
-    show.note(f"  next: `{follow} {names}` follows, `farm cancel {names}` ends")
+    show.next_step(f"`{follow} {names}` follows, `farm cancel {names}` ends")
     return ExitCode.INTERRUPTED
 
 
@@ -131,7 +131,7 @@ def _wait_for_ends(args: argparse.Namespace, journal: Journal, run_ids: Iterable
             report.update(rows)
             if abandoned:
                 raise InfrastructureError(
-                    f"nobody carries out run {', '.join(abandoned)}",
+                    f"no dispatcher carries out run {', '.join(abandoned)}",
                     hint="farm dispatch continues detached runs",
                 )
             if waiting:

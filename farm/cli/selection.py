@@ -137,14 +137,7 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
     for fault in load_matrix(project).faults:
         show.note(f"farm: warning: {fault}")
     if args.all:
-        if not args.channel or args.variant:
-            raise UsageError(
-                "--all takes every build of a channel", hint="farm submit --channel NAME --all"
-            )
-        for build in load_matrix(project).builds(args.channel):
-            is_selected = args.package is None or build.package in args.package
-            if is_selected and args.platform == build.platform:
-                yield with_options(args, variant=str(build.variant), package=build.package)
+        yield from _builds_of_channel(args, project)
         return
     if not args.variant:
         raise UsageError(
@@ -157,6 +150,18 @@ def each_build(args: argparse.Namespace, project: Path) -> Iterator[argparse.Nam
             names = _matching(word, args, project)
         for name in names:
             yield from _packages_of(with_options(args, variant=name), project)
+
+
+def _builds_of_channel(args: argparse.Namespace, project: Path) -> Iterator[argparse.Namespace]:
+    """The arguments for each build of `--channel --all`, or of the packages that were named."""
+    if not args.channel or args.variant:
+        raise UsageError(
+            "--all takes every build of a channel", hint="farm submit --channel NAME --all"
+        )
+    for build in load_matrix(project).builds(args.channel):
+        is_selected = args.package is None or build.package in args.package
+        if is_selected and args.platform == build.platform:
+            yield with_options(args, variant=str(build.variant), package=build.package)
 
 
 def with_options(args: argparse.Namespace, **options: Any) -> argparse.Namespace:

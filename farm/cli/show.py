@@ -49,7 +49,7 @@ def explain(error: FarmError) -> None:
     for line in further_lines:  # indented: only the farm's own words stand where its lines begin
         note(f"    {line.removeprefix('    ')}")
     if error.hint:
-        note(f"  next: {error.hint}")
+        next_step(error.hint)
 
 
 def json_document(data: Mapping[str, Any] | list[Any]) -> None:
@@ -106,6 +106,11 @@ def prose_width() -> int:
 def note(text: str) -> None:
     """One line on stderr: what a command says beside its result."""
     print(plain(text), file=sys.stderr, flush=True)
+
+
+def next_step(text: str) -> None:
+    """What to do now, on stderr, below the line that it is about."""
+    note(f"  next: {text}")
 
 
 def console() -> "Console":

@@ -1,4 +1,4 @@
-"""`farm submit`: from its options to builds that are carried out here, or queued for a dispatcher."""
+"""`farm submit`: from its options to builds that are carried out here or queued."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -207,13 +207,13 @@ def ask_if_needless(args: argparse.Namespace, plans: Sequence[Plan]) -> None:
 
     print_advice(needless, name_variants=len(plans) > 1)
     subject = f"{plans[0].package} {plans[0].version}"
-    reason = "nothing was built: upstream's wheel will do"
+    reason = "nothing was built: upstream's wheel is enough"
     hint = "--anyway builds it"
     if len(plans) > 1:
         subject = f"all {len(plans)}"
         reason += f" for {sum(map(len, needless.values()))} of {len(plans)} builds"
         hint = "--anyway builds them all"
-    if show.in_terminal() and not args.json and show.ask(f"build {subject} all the same?"):
+    if show.in_terminal() and not args.json and show.ask(f"build {subject} anyway?"):
         return
     raise UsageError(reason, hint=hint)
 

@@ -162,7 +162,7 @@ def _options(args: argparse.Namespace) -> RepairOptions:
     for name, value in used.items():
         if value:
             raise UsageError(
-                f"{name} beside --plan: the plan has it",
+                f"{name} cannot be given with --plan: the plan has it",
                 hint="leave it out, or use --into in place of --plan",
             )
     from farm.plan.file import Plan

@@ -1,6 +1,7 @@
 """`farm why`: explain why a combination can or cannot be built, and name the nearest that can."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,14 +164,18 @@ def _print(explanation: Explanation, *, verbose: bool) -> None:
         show.say(f"openmp: {explanation.plan.windows.openmp} alone; {ONE_OPENMP}")
     for text in explanation.not_pinned:
         show.prose(f"not pinned: {text}")
-    rows = explanation.evidence
-    if not verbose:
-        tested = [row for row in rows if row[0] == "tested"]
-        rows = (*tested[-1:], *rows[len(tested) :])
-    for label, text, source in rows:
-        show.prose(f"{label}: {text} ({source})")
+    _print_evidence(explanation.evidence, verbose=verbose)
     if not verdict.buildable:
         print_builds(explanation.instead, None)
+
+
+def _print_evidence(rows: Sequence[tuple[str, str, str]], *, verbose: bool) -> None:
+    """Print what was tested; of several proofs the last, which says the most, unless `verbose`."""
+    proofs = [row for row in rows if row[0] == "tested"]
+    if not verbose:
+        rows = [*proofs[-1:], *rows[len(proofs) :]]
+    for label, text, source in rows:
+        show.prose(f"{label}: {text} ({source})")
 
 
 def _instead(args: argparse.Namespace, project: Path, request: BuildRequest) -> list[FarmBuild]:

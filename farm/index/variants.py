@@ -89,7 +89,7 @@ def properties(gpu: str, sms: Sequence[int], cpu: str) -> tuple[str, Properties]
     """
     facts = _facts()
     level = facts.levels.get(cpu)
-    real = [f"{sm}_real" for sm in sms if sm >= facts.sm_min]
+    real = sorted(f"{sm}_real" for sm in sms if sm >= facts.sm_min)  # as text: PEP 825 says so
     if level is None or (sms and not real) or gpu == "mps":
         raise UsageError(
             f"wheel variants have no words for {gpu} and {cpu}",

@@ -343,7 +343,7 @@ def _triton(host: HostFacts) -> Finding:
     check = "torch.compile: triton"
     torch = host.machine.package("torch")
     if torch is None:
-        return ok(check, "no torch beside this Python")
+        return ok(check, "this Python has no torch")
 
     needs_of_compile = needs()
     least_sm = needs_of_compile.triton_sm_min
@@ -396,7 +396,9 @@ def run_checks(
         except NoReadingError as error:
             # One reading that fails must not hide what the other checks find.
             findings.append(
-                Finding(check=name, state="not read", seen=clean(str(error)), todo="look yourself")
+                Finding(
+                    check=name, state="not read", seen=clean(str(error)), todo="check it by hand"
+                )
             )
     return findings
 

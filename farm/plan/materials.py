@@ -355,12 +355,14 @@ FROM_APT = frozenset({"cmake", "ninja"})
 """Programs: those of Debian's packages are there whatever the Python."""
 
 
-def standalone_packages(recipe: Recipe, python: str) -> tuple[str, ...]:
-    """Packages that a build with a standalone Python imports."""
-    packages = {*FRONTEND, *recipe.wheels}
+def standalone_packages(recipe: Recipe, python: str, base: str) -> tuple[str, ...]:
+    """Packages that a build with a standalone Python imports, and programs that a base lacks."""
+    packages = {*FRONTEND, *recipe.wheels} - FROM_APT
     if python in ("py39", "py310"):
         packages.update(BEFORE_311)
-    return tuple(sorted(packages - FROM_APT))
+    if "cmake" in recipe.wheels and catalog.debian_releases()[base].old_cmake:
+        packages.add("cmake")
+    return tuple(sorted(packages))
 
 
 def python_plan(stack: Stack) -> PythonPlan | None:

@@ -117,10 +117,10 @@ class Candidate(NamedTuple):
 
 
 def buildable_here(
-    project: Path, machine: Machine, torch: str | None = None, limit: int = 3
+    project: Path, machine: Machine, torch: str | None = None, limit: int | None = 3
 ) -> list[FarmBuild]:
-    """The builds that are for a machine, at most `limit`, each of which can be planned with its own
-    words.
+    """The builds that are for a machine, at most `limit` (None: all), each of which can be planned
+    with its own words.
 
     Proved ones first, and of them those that ran on a card; then those with code for every card,
     for just these cards, with the newest torch.

@@ -205,11 +205,11 @@ def _use_standalone_python(
     if not (against or moved or outdated):
         return adjusted
     python = stack.variant.python
-    packages = standalone_packages(recipe_, python)
     bases = [_base_with_another_python(stack.base, python)]
     if outdated:
         bases.insert(0, stack.base)
     for base in bases:
+        packages = standalone_packages(recipe_, python, base)
         with_standalone = replace(stack, base=base, standalone=packages)
         # Its base stays: keeping that is what the standalone Python is for.
         with_standalone = apply_defaults(with_standalone, set(free) - {"base"})

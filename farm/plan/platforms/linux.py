@@ -27,6 +27,7 @@ TOOLKIT_SCRIPTS = {
 }
 JOB_SCRIPTS = ("run_build.py", "steps.py")
 PYTHON_SCRIPTS = ("install_python.py", "install_toolkit.py")  # the first imports the second
+GCC_SCRIPTS = ("install_gcc.py", "install_debian_cuda.py")  # the first imports the second
 PYTHON_PREFIX = "/opt/python"
 
 
@@ -37,6 +38,10 @@ class Linux(Platform):
         return compilers(stack, stack.base or "of the host", *_gcc(recipe, stack))
 
     def packages(self, recipe: Recipe, stack: Stack) -> list[str]:
+        base = catalog.debian_releases().get(stack.base or "")
+        if base is not None and base.borrowed_gcc is not None:
+            own = base.borrowed_gcc.beside
+            return [f"gcc-{own}", f"g++-{own}", "patchelf", *recipe.apt]
         return [*_gcc(recipe, stack), *recipe.apt]
 
     def opens(self, recipe: Recipe, stack: Stack) -> list[str]:
@@ -96,6 +101,11 @@ def _image(templates: Templates, plan: Plan) -> Files:
         scripts += PYTHON_SCRIPTS
     if base.limits:
         scripts.append("limit_symbols.py")
+    borrowed = None
+    if base.borrowed_gcc is not None:
+        scripts += GCC_SCRIPTS
+        lender = catalog.debian_releases()[base.borrowed_gcc.release]
+        borrowed = {"suite": lender.suite, "version": base.borrowed_gcc.version}
     lowest_sm = None
     if toolkit:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
@@ -119,6 +129,7 @@ def _image(templates: Templates, plan: Plan) -> Files:
         "image_env": image_env,
         "cxx": plan.env["CXX"],
         "native_compilers": native_compilers,
+        "borrowed": borrowed,
         "limits": base.limits,
         "lowest_sm": lowest_sm,
     }

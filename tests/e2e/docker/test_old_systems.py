@@ -70,6 +70,74 @@ def test_what_is_linked_needs_no_newer_glibc_and_libstdcxx_and_runs(output):
     assert not newest & after
 
 
+BORROWED = catalog.debian_releases()["debian-bullseye-gcc12"].borrowed_gcc
+LENDER = catalog.debian_releases()[BORROWED.release].suite
+CPP20 = f"""
+set -eu
+apt-get update -q >/dev/null
+DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \\
+    g++-{BORROWED.beside} python3 patchelf libpng-dev >/dev/null
+python3 /farm/install_gcc.py {LENDER} {BORROWED.version} >/dev/null
+python3 /farm/limit_symbols.py {" ".join(f"{key}={value}" for key, value in RELEASE.limits.items())}
+cat > /tmp/new.cpp <<'END'
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <filesystem>
+#include <iostream>
+#include <latch>
+#include <memory>
+#include <png.h>
+#include <ranges>
+#include <source_location>
+#include <thread>
+static_assert(__cplusplus >= 202002L);
+template <std::integral T> T twice(T value) {{ return value * 2; }}
+int main(int count, char **) {{
+    std::latch done(1);
+    std::jthread worker([&] {{ done.count_down(); }});
+    done.wait();
+    char text[32];
+    auto end = std::to_chars(text, text + 32, std::pow(count + 1.5, 2)).ptr;
+    auto shared = std::make_shared<std::string>(text, end);
+    auto *reader = png_create_read_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+    png_set_gamma(reader, 2.2, 0.45455);
+    std::cout << "it ran " << twice(count) << " " << *shared << " "
+              << std::filesystem::exists("/") << std::endl;
+}}
+END
+g++-{BORROWED.version} -std=c++20 -O2 -pthread /tmp/new.cpp -o /built/new -lpng
+cp /usr/lib/x86_64-linux-gnu/libpng16.so.16 /built/
+/built/new
+readelf --version-info --wide /built/new /built/libpng16.so.16
+"""
+
+
+def test_newer_cpp_is_compiled_there_and_runs_where_none_of_it_is_installed(client, tmp_path):
+    image = base_image(client, NAME, RELEASE, pull_timeout_s=20, mirror=None, line=print)
+    scripts = ROOT / "dockerfiles/scripts"
+    volumes = {
+        str(scripts / name): {"bind": f"/farm/{name}", "mode": "ro"}
+        for name in ("install_gcc.py", "install_debian_cuda.py", "limit_symbols.py")
+    }
+    volumes[str(tmp_path)] = {"bind": "/built", "mode": "rw"}
+    run = client.containers.run
+    said = run(image, ["sh", "-c", CPP20], remove=True, volumes=volumes).decode()
+    assert "it ran 2 6.25 1" in said
+    needed = set(re.findall(r"Name: (\S+)", said))
+    assert "GLIBC_2.2.5" in needed
+    newest = {"GLIBC_2.29", "GLIBC_2.30", "GLIBC_2.32", "GLIBC_2.34", "GLIBCXX_3.4.26"}
+    assert not newest & needed
+    script = (
+        "set -eu\napt-get update -q >/dev/null\n"
+        "apt-get install -y -q --no-install-recommends libstdc++6 zlib1g >/dev/null\n"
+        "LD_LIBRARY_PATH=/built /built/new\n"
+    )
+    built = {str(tmp_path): {"bind": "/built", "mode": "ro"}}
+    said = run(image, ["sh", "-c", script], remove=True, volumes=built).decode()
+    assert "it ran 2 6.25 1" in said
+
+
 INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends"
 BUILD = f"""
 set -eu

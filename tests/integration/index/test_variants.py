@@ -1,6 +1,7 @@
 """uv with its preview of wheel variants takes the wheel for the GPU that it is told of."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from farm.cli.main import main
-from farm.index.variants import cuda_of
+from farm.index.variants import cuda_of, properties, variant_json, with_driver
 from tests.indexes.wheels import build_wheel
 from tests.servers.process import environment
 from tests.servers.static import serving
@@ -155,6 +156,25 @@ def test_a_wheel_for_a_gpu_that_does_not_say_its_cuda_is_refused(tmp_path, monke
 )
 def test_the_cuda_of_a_wheel(version, members, requires, cuda):
     assert cuda_of(Version(version), members, requires) == cuda
+
+
+@pytest.mark.parametrize("sms", [(), (61,), (50, 60, 61, 70), (90, 100, 120)])
+def test_a_document_is_as_the_revision_of_august_2026_has_it(sms):
+    """PEP 825: what a format of version 0.1.1 must be, beside PEP 850's `providers`."""
+    label, labelled = properties("many" if sms else "cpu", sms, "avx2")
+    document = variant_json({label: with_driver(labelled, "12.6" if sms else None)})
+    assert set(document) == {"$schema", "default-priorities", "providers", "variants"}
+    assert set(document["default-priorities"]) == {"namespace"}  # none of features any more
+    used = {namespace for each in document["variants"].values() for namespace in each}
+    assert used <= set(document["default-priorities"]["namespace"])
+    assert used <= set(document["providers"])
+    [(name, namespaces)] = document["variants"].items()
+    assert re.fullmatch(r"[0-9a-z_.]+", name)
+    for features in namespaces.values():
+        for feature, values in features.items():
+            assert re.fullmatch(r"[a-z0-9_]+", feature)
+            assert values == sorted(set(values))  # sets, sorted as text
+            assert all(re.fullmatch(r"[0-9a-z_.]+", value) for value in values)
 
 
 def test_variantlib_reads_what_is_published(publish_copy, tmp_path):

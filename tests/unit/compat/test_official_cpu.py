@@ -105,7 +105,7 @@ def test_a_card_with_a_report_against_it_says_so(capsys):
         ("Jetson Nano", 3, ["Armv8.0", "for JetPack 4 to 6 NVIDIA has wheels"], "the end"),
         ("Jetson AGX Xavier", 3, ["nv23.06-cp38", "for JetPack 4 to 6"], "the end"),
         ("GTX 1080 Ti", 0, ["the end: torch 2.14 is the last"], "torchruntime"),
-        ("Tesla K80", 0, ["beside torch, torchruntime"], "nothing"),
+        ("Tesla K80", 0, ["made for use with torch, by torchruntime"], "nothing"),
         ("H100", 0, ["pip install torch==2.15.0"], "the end"),
     ],
 )

@@ -1,6 +1,10 @@
 """What an image's linker finds where its wheels are for older systems than its own."""
 
 import importlib.util
+import math
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,6 +50,24 @@ def test_a_wheel_of_such_a_base_runs_from_rhel_8_on():
     assert catalog.reach("debian-bullseye")[:3] == ["RHEL 8", "Debian 11", "Ubuntu 20.04"]
 
 
+def test_a_base_with_a_borrowed_gcc_installs_it_beside_its_own():
+    plan = plan_of("sm61-avx2-py312", "torch", channel="legacy-2.14.1")
+    assert (plan.base, plan.env["CXX"]) == ("debian-bullseye-gcc12", "g++-12")
+    assert {"g++-10", "gcc-10", "patchelf"} <= set(plan.apt)
+    assert "g++-12" not in plan.apt
+    image = render(ROOT, plan).image
+    lines = image["Dockerfile"].splitlines()
+    installs = next(n for n, line in enumerate(lines) if "install_gcc.py bookworm 12" in line)
+    limits = next(n for n, line in enumerate(lines) if "limit_symbols.py" in line)
+    assert installs < limits
+    assert {"scripts/install_gcc.py", "scripts/install_debian_cuda.py"} <= set(image)
+    own = catalog.debian_releases()["debian-bullseye"]
+    assert (
+        catalog.debian_releases()[plan.base].limits,
+        catalog.reach(plan.base),
+    ) == (own.limits, catalog.reach("debian-bullseye"))
+
+
 def test_only_such_an_image_limits_its_linker():
     for base, limited in (("debian-bullseye", True), ("debian-bookworm", False)):
         plan = plan_of("sm35-avx-py311", "canary").model_copy(update={"base": base})
@@ -87,3 +109,53 @@ def test_a_program_gets_the_newest_version_that_old_systems_have(script, version
     # Every version stays: libraries of the system need those of one another.
     assert [one.version for one in stubbed] == [each.rstrip("*") for each in versions]
     assert [one.version for one in stubbed if one.default] == ([default] if default else [])
+
+
+NEW = """\
+#include <math.h>
+#include <string.h>
+double new(double x) { return exp(x) + log(x) + pow(x, x) + strlen("four"); }
+"""
+
+
+def test_a_library_of_the_system_is_changed_to_need_what_old_systems_have(script, tmp_path):
+    """Debian's libpng needs pow@GLIBC_2.29, and each wheel with it needed that."""
+    if shutil.which("gcc") is None or not (script.SYSTEM / "libm.so.6").exists():
+        pytest.skip("needs gcc and glibc for x86-64")
+    source = tmp_path / "new.c"
+    source.write_text(NEW)
+    library = tmp_path / "libnew.so"
+    command = ["gcc", "-O0", "-fno-builtin", "-shared", "-fPIC", str(source), "-lm"]
+    subprocess.run([*command, "-o", str(library)], check=True)
+    assert {"GLIBC_2.29", "GLIBC_2.2.5"} <= needs(library)
+    script.age(library, LIMITS)
+    assert needs(library) == {"GLIBC_2.2.5"}
+    call = "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).new; f.restype = ctypes.c_double;"
+    call += "print(f(ctypes.c_double(2.0)))"
+    command = [sys.executable, "-c", call, str(library)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert float(said) == pytest.approx(math.exp(2) + math.log(2) + 4 + 4)
+    before = library.read_bytes()
+    script.age(library, LIMITS)  # nothing is left to change
+    assert library.read_bytes() == before
+
+
+def test_a_library_that_calls_what_old_systems_lack_stays_as_it_is(script, tmp_path):
+    if shutil.which("gcc") is None or not (script.SYSTEM / "libm.so.6").exists():
+        pytest.skip("needs gcc and glibc for x86-64")
+    source = tmp_path / "new.c"
+    source.write_text("int gettid(void);\nint new(void) { return gettid(); }\n")
+    library = tmp_path / "libnew.so"
+    command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
+    before = library.read_bytes()
+    script.age(library, LIMITS)
+    assert library.read_bytes() == before
+    assert "GLIBC_2.30" in needs(library)
+
+
+def needs(library):
+    """The versions of glibc that a library needs."""
+    command = ["readelf", "--version-info", "--wide", str(library)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return set(re.findall(r"Name: (GLIBC_[0-9.]+)", text))

@@ -49,12 +49,13 @@ def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(
     assert plan.verify.python == "cp314t"
     names = {wheel.package for wheel in plan.build_requires}
     assert names >= {"build", "setuptools", "wheel", "numpy", "pyyaml", "typing-extensions"}
-    own = [str(wheel.file) for wheel in plan.build_requires if "none-any" not in str(wheel.file)]
+    files = [str(wheel.file) for wheel in plan.build_requires if "none-any" not in str(wheel.file)]
+    own = [name for name in files if not name.startswith("cmake-")]
     assert own
     assert all("-cp314-cp314t-" in name and name.endswith("x86_64.whl") for name in own)
     assert {"cmake", "ninja-build", "python3"} <= set(plan.apt)
     assert not {name for name in plan.apt if name.startswith("python3-")}
-    assert plan.origins["python"] == "standalone: ubuntu-jammy has an outdated py310"
+    assert plan.origins["python"] == "standalone: debian-bullseye-gcc12 has an outdated py39"
     dockerfile = render(ROOT, plan).image["Dockerfile"]
     assert (
         f'install_python.py "{plan.python.url}" {plan.python.sha256} {plan.python.version}t'
@@ -62,6 +63,21 @@ def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(
     )
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert Plan.read(tmp_path / "plan.json").digest == plan.digest
+
+
+@pytest.mark.parametrize(
+    ("variant", "channel", "brings"),
+    [
+        ("sm61-avx2-py312", "legacy-2.14.1", True),  # Debian 11 has 3.18, and torch needs 3.27
+        ("sm35-avx-py312", "debian-2.6.0", False),  # built with that of Debian 11
+    ],
+)
+def test_a_wheel_of_cmake_replaces_one_that_is_too_old(variant, channel, brings):
+    plan = plan_of(variant, channel=channel)
+    files = [str(wheel.file) for wheel in plan.build_requires if wheel.package == "cmake"]
+    assert bool(files) == brings
+    assert all(name.endswith("x86_64.whl") for name in files)
+    assert 'PATH="$FARM_ROOT/needs/site/bin:$PATH"' in render(ROOT, plan).job["build.sh"]
 
 
 def test_numpy_is_one_that_the_release_can_use():

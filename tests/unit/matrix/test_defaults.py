@@ -73,7 +73,9 @@ def test_each_companion_of_the_legacy_channel_can_be_planned(torch, platform):
             )
             assert plan.options["cuda"] == "12.6"
             # One old system for every Python, not the one that each Python has in a distribution.
-            assert plan.base == (None if platform == "windows" else "ubuntu-jammy")
+            base = None if platform == "windows" else "debian-bullseye-gcc12"
+            assert plan.base == base
+            assert base is None or plan.env["CXX"] == "g++-12"
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])

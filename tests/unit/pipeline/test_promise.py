@@ -145,7 +145,7 @@ def test_options_that_a_plan_fixes_are_refused_together_with_it(tmp_path, capsys
         "numpy<2",
     ]
     assert main([*words, "-o", str(tmp_path / "out")]) == 2
-    assert "--require beside --plan" in capsys.readouterr().err
+    assert "--require cannot be given with --plan" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

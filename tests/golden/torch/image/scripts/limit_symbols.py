@@ -12,6 +12,9 @@ Programs of the image run with the real libraries as before.
 What libstdc++ got later is linked statically and hidden, as Red Hat's toolsets do: each library of
 the wheel holds the few functions that it calls. What glibc got later is not there at all.
 
+The system's other libraries go into wheels too (libpng): where one needs `pow@GLIBC_2.29` and there
+is an older `pow`, its file is changed to need that one.
+
 Runs as root in an image build, after the compilers are installed. Exit codes: 0 done, 1 the proof
 at the end failed, 2 the command line.
 """
@@ -23,12 +26,13 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path("/opt/limits")
 SYSTEM = Path("/usr/lib/x86_64-linux-gnu")
-GCC = Path("/usr/lib/gcc/x86_64-linux-gnu")
+ROOTS = (Path("/usr"), Path("/opt/gcc/usr"))  # the second: a newer gcc, by install_gcc.py
 LIBRARIES = {
     "libc.so": "libc.so.6",
     "libm.so": "libm.so.6",
@@ -38,6 +42,7 @@ LIBRARIES = {
     "libutil.so": "libutil.so.1",
     "libresolv.so": "libresolv.so.2",
 }
+GLIBC = (*LIBRARIES.values(), "libmvec.so.1", "ld-linux-x86-64.so.2")
 LIBSTDCXX = "libstdc++.so.6"
 SYMBOL = re.compile(
     r"\s*\d+: (?P<value>[0-9a-f]+)\s+(?P<size>\d+|0x[0-9a-f]+) "
@@ -52,11 +57,19 @@ SECTIONS = {
 }
 # gcc 10 calls pthread_cond_clockwait and its like (glibc 2.30) where this says that they are there.
 CLOCKWAIT = re.compile(r"^#define _GLIBCXX_USE_PTHREAD_\w+_CLOCK\w+ 1$", re.MULTILINE)
+# What the static libraries of a newer gcc ask of a newer glibc: false says "not surely alone".
+LATER = '__attribute__((visibility("hidden"))) char __libc_single_threaded = 0;'
 ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 SYMBOL_ENTRY = 24
 SHT_SYMTAB = 2
 STV_HIDDEN = 2
+SHT_DYNSYM = 11
+SHT_GNU_VERNEED = 0x6FFFFFFE
+SHT_GNU_VERSYM = 0x6FFFFFFF
+VERNEED = struct.Struct("<HHIII")
+VERNAUX = struct.Struct("<IHHII")
+ELF64 = b"\x7fELF\x02\x01"
 AR_MAGIC = b"!<arch>\n"
 AR_HEADER = 60
 PROOF = r"""
@@ -242,6 +255,101 @@ def hide(member: memoryview) -> None:
                 member[place + 5] = member[place + 5] & ~3 | STV_HIDDEN
 
 
+class Library:
+    """A shared library whose needs of versions are read and changed; a 64-bit ELF file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = bytearray(path.read_bytes())
+        self.sections: dict[int, tuple[int, ...]] = {}
+        header = ELF_HEADER.unpack_from(self.data)
+        for number in range(header[12]):
+            section = SECTION_HEADER.unpack_from(self.data, header[6] + number * header[11])
+            self.sections[section[1]] = section
+
+    def has_needs(self) -> bool:
+        return {SHT_DYNSYM, SHT_GNU_VERSYM, SHT_GNU_VERNEED} <= set(self.sections)
+
+    def text(self, offset: int) -> str:
+        """The text at an offset of .dynstr."""
+        header = ELF_HEADER.unpack_from(self.data)
+        number = self.sections[SHT_DYNSYM][6]
+        strings = SECTION_HEADER.unpack_from(self.data, header[6] + number * header[11])[4]
+        start = strings + offset
+        return self.data[start : self.data.index(0, start)].decode()
+
+    def needs(self) -> Iterator[tuple[str, str, int]]:
+        """Each needed version: of which library, its name, the place of its entry."""
+        place = self.sections[SHT_GNU_VERNEED][4]
+        while True:
+            _, count, file, first, following = VERNEED.unpack_from(self.data, place)
+            entry = place + first
+            for _ in range(count):
+                fields = VERNAUX.unpack_from(self.data, entry)
+                yield self.text(file), self.text(fields[3]), entry
+                entry += fields[4]
+            if not following:
+                return
+            place += following
+
+    def names_of(self, entry: int) -> list[str]:
+        """The names that are needed in the version of an entry."""
+        number = VERNAUX.unpack_from(self.data, entry)[2]
+        versions = self.sections[SHT_GNU_VERSYM]
+        table = self.sections[SHT_DYNSYM][4]
+        names = []
+        for index in range(versions[5] // 2):
+            if struct.unpack_from("<H", self.data, versions[4] + 2 * index)[0] == number:
+                names.append(self.text(struct.unpack_from("<I", self.data, table + 24 * index)[0]))
+        return names
+
+    def replace(self, entry: int, other: int) -> None:
+        """The version of an entry becomes that of another one."""
+        _, flags, number, _, following = VERNAUX.unpack_from(self.data, entry)
+        code, _, _, name, _ = VERNAUX.unpack_from(self.data, other)
+        VERNAUX.pack_into(self.data, entry, code, flags, number, name, following)
+
+
+def age(path: Path, limits: dict[str, tuple[int, ...]]) -> None:
+    """Changes a library of the system to need older versions, where those have all that it calls."""
+    library = Library(path)
+    if not library.has_needs():
+        return
+    needs = list(library.needs())
+    places = {version: entry for _, version, entry in needs}
+    changed = False
+    for soname, version, entry in needs:
+        if within(version, limits) or version == "GLIBC_PRIVATE" or soname not in GLIBC:
+            continue
+        offered = symbols((SYSTEM / soname).resolve())
+        older = set()
+        for name in library.names_of(entry):
+            defaults = [one.version for one in limited(offered[name], limits) if one.default]
+            older.add(defaults[0] if defaults else None)
+        if len(older) == 1 and (old := older.pop()) in places:
+            library.replace(entry, places[old])
+            changed = True
+            print(f"{path.name}: {version} -> {old}")
+    if changed:
+        # Not in place: this very program may have it loaded.
+        new = path.with_name(path.name + ".farm")
+        new.write_bytes(library.data)
+        new.chmod(path.stat().st_mode)
+        new.replace(path)
+
+
+def age_all(limits: dict[str, tuple[int, ...]]) -> None:
+    """Changes what wheels may take of the system: each library of it but glibc's own."""
+    own = {(SYSTEM / soname).resolve() for soname in GLIBC if (SYSTEM / soname).exists()}
+    for path in sorted(SYSTEM.rglob("*.so*")):
+        if path.is_symlink() or not path.is_file() or path in own:
+            continue
+        with path.open("rb") as file:
+            magic = file.read(len(ELF64))
+        if magic == ELF64:
+            age(path, limits)
+
+
 def limit(limits: dict[str, tuple[int, ...]]) -> None:
     FOLDER.mkdir(parents=True)
     for link, soname in LIBRARIES.items():
@@ -249,15 +357,34 @@ def limit(limits: dict[str, tuple[int, ...]]) -> None:
         named = SYSTEM / soname if (SYSTEM / soname).exists() else library
         lead(SYSTEM / link, named, stub(library, soname, limits))
     standard = stub((SYSTEM / LIBSTDCXX).resolve(), LIBSTDCXX, limits)
-    for folder in sorted(GCC.iterdir()):
+    missing = later()
+    for folder in versions_of_gcc():
         link = folder / "libstdc++.so"
-        if link.exists():
-            later = FOLDER / f"libstdc++-{folder.name}.a"
-            hidden(folder / "libstdc++.a", later)
+        if link.exists() or link.is_symlink():
+            static = FOLDER / f"libstdc++-{folder.name}.a"
+            hidden(folder / "libstdc++.a", static)
             link.unlink()
-            link.write_text(f"INPUT ( {standard} {later} )\n")
-    for config in Path("/usr/include/x86_64-linux-gnu/c++").glob("*/bits/c++config.h"):
-        config.write_text(CLOCKWAIT.sub("", config.read_text()))
+            link.write_text(f"INPUT ( {standard} {static} {missing} )\n")
+    for root in ROOTS:
+        for config in root.glob("include/x86_64-linux-gnu/c++/*/bits/c++config.h"):
+            config.write_text(CLOCKWAIT.sub("", config.read_text()))
+
+
+def versions_of_gcc() -> list[Path]:
+    """The folders of each gcc's own libraries."""
+    return [folder for root in ROOTS for folder in sorted(root.glob("lib/gcc/x86_64-linux-gnu/*"))]
+
+
+def later() -> Path:
+    """A static library of what a newer glibc has; linked where something asks for it."""
+    target = FOLDER / "liblater.a"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "later.c")
+        source.write_text(LATER)
+        compiled = str(source.with_suffix(".o"))
+        subprocess.run([compiler("gcc"), "-fPIC", "-c", str(source), "-o", compiled], check=True)
+        subprocess.run(["ar", "rcs", str(target), compiled], check=True)
+    return target
 
 
 def proved(limits: dict[str, tuple[int, ...]]) -> bool:
@@ -305,6 +432,7 @@ def main() -> int:
     if FOLDER.exists():
         shutil.rmtree(FOLDER)
     limit(limits)
+    age_all(limits)
     return 0 if proved(limits) else 1
 
 
