@@ -139,10 +139,19 @@ def _question(readings: Readings) -> Question | None:
         glibc=libc,
         cpu=next(iter(machine.cpus), None),
     )
-    # The Pythons are in the order of preference: of those with the newest release the first counts.
-    best_python = next(iter(machine.pythons), None)
+    return replace(question, python=_best_python(question, machine.pythons))
+
+
+def _best_python(question: Question, pythons: Sequence[str]) -> str | None:
+    """The Python with the newest wheel that runs there; of several the one that is preferred.
+
+    Args:
+        question: The machine.
+        pythons: Those that it has, in the order of preference.
+    """
+    best_python = next(iter(pythons), None)
     newest = None
-    for python in machine.pythons:
+    for python in pythons:
         answer = _best(replace(question, python=python))
         if not answer.runs or answer.wheel is None:
             continue
@@ -150,7 +159,7 @@ def _question(readings: Readings) -> Question | None:
         if newest is None or release > newest:
             newest = release
             best_python = python
-    return replace(question, python=best_python)
+    return best_python
 
 
 def _best(question: Question) -> CardAnswer | CpuAnswer:

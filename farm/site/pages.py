@@ -159,7 +159,8 @@ OwnRow = list[str]
 
 
 def own_builds(
-    project: Path, overview: Overview | None = None
+    project: Path,
+    overview: Overview | None = None,
 ) -> dict[str, dict[str, list[OwnRow]]]:
     """By platform and SM, builds of which `farm why --official` names the first ones that the
     driver runs.
@@ -242,7 +243,11 @@ class GpuSection(NamedTuple):
     untested: list[ChannelRow]
 
 
-def buildable_page(channels: Iterable[Channel], evidence: Evidence, overview: Overview) -> str:
+def buildable_page(
+    channels: Iterable[Channel],
+    evidence: Evidence,
+    overview: Overview,
+) -> str:
     """What could be built, by GPU: channels that were tested for it, then the others."""
     sections: dict[str, GpuSection] = {}
     for channel in channels:

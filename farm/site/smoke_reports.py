@@ -101,7 +101,10 @@ class _Report(BaseModel):
 
 
 def kept_tests(
-    store: Store, sha256_by_name: Mapping[str, str], *, by_wheel: bool = False
+    store: Store,
+    sha256_by_name: Mapping[str, str],
+    *,
+    by_wheel: bool = False,
 ) -> dict[str, list[Smoke]]:
     """The smoke tests that the index keeps of some wheels.
 

@@ -236,7 +236,10 @@ def _pages(store: Store, projects: Collection[str] | None) -> Iterator[_Page]:
 
 
 def _wheel(
-    project: str, file: File, groups: tuple[str, ...], provenance: Mapping[str, Any]
+    project: str,
+    file: File,
+    groups: tuple[str, ...],
+    provenance: Mapping[str, Any],
 ) -> Wheel:
     """A wheel by its entry in pages and by the provenance in its record."""
     _, version, _, _ = parse_wheel_filename(file.filename)

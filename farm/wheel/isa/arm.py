@@ -21,7 +21,11 @@ _ARM_BLOCK = 1 << 22
 
 
 def sweep_arm(
-    data: Buffer, elf: Elf, level: str, functions: Functions, left_out: frozenset[int]
+    data: Buffer,
+    elf: Elf,
+    level: str,
+    functions: Functions,
+    left_out: frozenset[int],
 ) -> Finds:
     """Find the instructions of 64-bit Arm code that need more than a level.
 

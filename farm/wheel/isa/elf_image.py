@@ -171,7 +171,12 @@ class ElfImage(Image):
             view.release()
 
     def _note_function(
-        self, kind: int, slot: int, symbol: int, addend: int, symbols: Section | None
+        self,
+        kind: int,
+        slot: int,
+        symbol: int,
+        addend: int,
+        symbols: Section | None,
     ) -> None:
         """Note the resolver of a function, or the slot for the address of one."""
         if kind == self.kinds.indirect:

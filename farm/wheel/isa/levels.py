@@ -27,7 +27,10 @@ def reason_not_decoded(elf: Elf, level: str) -> str | None:
     return None
 
 
-def allowed_features(level: str | None, levels: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def allowed_features(
+    level: str | None,
+    levels: Mapping[str, Mapping[str, Any]],
+) -> Iterator[str]:
     """The features of a level and of those below it."""
     while level:
         yield from levels[level]["features"] or ()

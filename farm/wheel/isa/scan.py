@@ -30,7 +30,12 @@ _CXX = re.compile(r"_Z(?!eroState$)")  # MKL has a function of C with that name
 _ASKS = frozenset({"getauxval", "__getauxval"})
 
 
-def scan_isa(data: Buffer, file: Elf | Pe, level: str, chosen: Chosen | None = None) -> IsaResult:
+def scan_isa(
+    data: Buffer,
+    file: Elf | Pe,
+    level: str,
+    chosen: Chosen | None = None,
+) -> IsaResult:
     """Find the instructions of a library that need more than a level.
 
     Args:

@@ -21,6 +21,10 @@ _CALLS_BACK = re.compile(
 )
 
 
+Addresses = dict[int, None]
+"""Addresses in the order in which they were met, each once."""
+
+
 class CodeWalker:
     """A walk through code; what decodes it is a subclass.
 
@@ -37,7 +41,12 @@ class CodeWalker:
         asks: The code asks what the CPU can do.
     """
 
-    def __init__(self, image: Image, finds: Finds, loaded: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        image: Image,
+        finds: Finds,
+        loaded: list[int] | None = None,
+    ) -> None:
         self.data = image.data
         self.image = image
         self.finds = finds
@@ -45,7 +54,7 @@ class CodeWalker:
         self.instructions = 0
         self.open_ends = 0
         self.outside: set[int] = set()
-        self.below: dict[int, None] = {}
+        self.below: Addresses = {}
         self.asks = False
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
         self.after_branch = False  # a branch stands before what is decoded
@@ -55,7 +64,7 @@ class CodeWalker:
         """Make another walk through the same code, which takes addresses."""
         raise NotImplementedError
 
-    def decode(self, address: int, waiting: list[int], calls: dict[int, None]) -> int | None:
+    def decode(self, address: int, waiting: list[int], calls: Addresses) -> int | None:
         """Decode a piece of code as far as it is new.
 
         Args:
@@ -130,7 +139,7 @@ class CodeWalker:
 
     def follow(self, starts: list[int]) -> list[int]:
         """Decode from `starts` along every jump; gives what was called."""
-        calls: dict[int, None] = {}
+        calls: Addresses = {}
         for start in starts:
             self.after_branch = start not in self.certain
             waiting = [start]

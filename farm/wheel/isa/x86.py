@@ -23,7 +23,11 @@ LONGEST_X86 = 15  # bytes of an x86 instruction
 
 
 def sweep_x86(
-    data: Buffer, elf: Elf, level: str, functions: Functions, left_out: frozenset[int]
+    data: Buffer,
+    elf: Elf,
+    level: str,
+    functions: Functions,
+    left_out: frozenset[int],
 ) -> "Finds":
     """Find the instructions of x86-64 code that need more than a level.
 
