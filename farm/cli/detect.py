@@ -24,6 +24,7 @@ from farm.plan.compat.official_cpu import CpuAnswer
 from farm.plan.compat.stack import NUMBERS
 from farm.plan.recommend import FarmBuild, buildable_here
 from farm.plan.settings import Settings
+from farm.plan.variant import dotted_python
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _first(
             flavour = f"CUDA {upstream.cuda}"
         text = f"PyTorch's own wheel runs here: torch {upstream.torch}, {flavour}"
         if upstream.python:
-            text += f", Python 3.{upstream.python[3:]}"
+            text += f", Python {dotted_python(upstream.python)}"
         if upstream.end:
             text += f" ({upstream.end})"
         return text, upstream.pip
@@ -316,7 +317,7 @@ def _print_machine(readings: Readings) -> None:
     if readings.driver:
         rows.append(("driver", readings.driver))
     for python in readings.pythons:
-        rows.append((f"Python {python.name[2]}.{python.name[3:]}", python.path))
+        rows.append((f"Python {dotted_python(python.name)}", python.path))
     for item in readings.missing:
         rows.append(("not read", f"{item.what}: {item.why}"))
     show.table("", ("this machine", ""), rows, show.SCREEN)
