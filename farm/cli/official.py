@@ -14,6 +14,7 @@ from farm.catalog import gpus, paste
 from farm.catalog.gpus import is_integrated
 from farm.cli import official_cpu, show
 from farm.cli.official_request import Request, platform_of, read_request, refuse_options
+from farm.cli.selection import folder_of
 from farm.cli.wheel_lines import (
     build_document,
     driver_range,
