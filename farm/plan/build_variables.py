@@ -1,4 +1,4 @@
-"""What follows from a resolved, each with its origin: features of PyTorch, version, needs,
+"""Values derived from a resolved request, each with its origin: features of PyTorch, version, needs,
 variables of the build.
 """
 
@@ -234,9 +234,9 @@ def missing_features(wanted: ResolvedRequest, found: dict[str, Setting]) -> dict
     lacking = {}
     for name, setting in found.items():
         feature = catalog.features()[name]
-        for_it = feature.machines is None or stack.variant.machine in feature.machines
+        applies = feature.machines is None or stack.variant.machine in feature.machines
         if (
-            for_it
+            applies
             and not setting.on
             and is_official(feature, stack.platform, stack.torch, gpu=stack.cuda is not None)
         ):
@@ -356,11 +356,11 @@ def needs(resolved: ResolvedRequest) -> list[str]:
         # Rebuild 0: what is needed is the wheel as it was first published.
         version = wheel_version(base, stack.cuda, stack.variant, 0)
         requirements.append(f"{needed.package}=={version}")
-    circle = _circle(resolved, (resolved.pins.recipe,))
-    if circle:
-        steps = [f"{package} needs {needed}" for package, needed in pairwise(circle)]
+    cycle = _cycle(resolved, (resolved.pins.recipe,))
+    if cycle:
+        steps = [f"{package} needs {needed}" for package, needed in pairwise(cycle)]
         raise UsageError(
-            f"{where(folder(circle[0]) / 'recipe.yaml', 'needs')}: needs: a circle, none of which "
+            f"{where(folder(cycle[0]) / 'recipe.yaml', 'needs')}: needs: a cycle, none of which "
             f"can be built first: {', '.join(steps)}"
         )
     return requirements
@@ -382,19 +382,23 @@ def _check_need(resolved: ResolvedRequest, name: str) -> None:
     raise UsageError(f"{where(file, 'needs')}: needs: {fault}", hint=hint)
 
 
-def _circle(resolved: ResolvedRequest, way: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the recipes that `way` leads to, each needed by the one before, some that end where they
-    begin; else none.
+def _cycle(resolved: ResolvedRequest, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a cycle of needs that `path` leads into, its first recipe repeated at its end; else
+    ().
+
+    Args:
+        resolved: The build.
+        path: Names of recipes, each needed by the one before.
     """
-    for name in recipe(way[-1]).needs:
+    for name in recipe(path[-1]).needs:
         if name in names():  # else the build of that recipe says so
             needed = resolved.channel.text.recipe_of(name)
-            if needed in way:
-                circle = (*way[way.index(needed) :], needed)
+            if needed in path:
+                cycle = (*path[path.index(needed) :], needed)
             else:
-                circle = _circle(resolved, (*way, needed))
-            if circle:
-                return circle
+                cycle = _cycle(resolved, (*path, needed))
+            if cycle:
+                return cycle
     return ()
 
 

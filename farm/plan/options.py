@@ -5,7 +5,7 @@ ci/farm.yaml, the keys of a channel in ci/matrix.yaml, the checks, the help and 
 docs/reference/options.md. A new option is a new entry here; `ci/matrix.schema.json` and
 docs/reference/options.md are then written anew with `make generate`.
 
-Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the
+Not in this module: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the
 values (`farm.plan`).
 """
 
@@ -69,6 +69,11 @@ class Option:
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def off_flag(self) -> str:
+        """The flag that sets a truth value to false."""
+        return "--no-" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
@@ -209,7 +214,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
     """
     choices = {}
     for name, entry in OPTIONS.items():
-        # Blanks around a value are a slip: no value has any.
+        # No valid value begins or ends with a blank.
         if text := environ.get(entry.variable, "").strip():
             origin = f"environment {entry.variable}"
             choices[name] = Choice(entry.parse(text, entry.variable), origin)

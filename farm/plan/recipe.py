@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from farm import catalog
 from farm.base.errors import UsageError
 from farm.base.hashes import digest_of, tree_files
-from farm.base.text import nearest
+from farm.base.text import first_of, nearest
 from farm.base.yamlfile import Model, load, pattern, where, word_of
 from farm.platforms.shape import PlatformName
 from farm.policy.rules import Rules
@@ -366,9 +366,10 @@ def recipe(package: str) -> Recipe:
     none.
     """
     if package not in names():
-        raise UsageError(
-            f"unknown package {package!r}", hint=f"nearest: {', '.join(near(package) or names())}"
-        )
+        hint = f"there are {first_of(names(), 12)}; `farm recipe new` writes one"
+        if meant := near(package):
+            hint = f"nearest: {', '.join(meant)}"
+        raise UsageError(f"unknown package {package!r}", hint=hint)
     path = folder(package) / "recipe.yaml"
     loaded = load(path, Recipe)
     if path.parent.parent != FOLDER:

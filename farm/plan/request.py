@@ -47,10 +47,16 @@ def changed(request: BuildRequest, text: str) -> BuildRequest:
     platform_name = request.platform
     channel = request.channel
     options = dict(request.options)
+    switches = {}
+    for entry in OPTIONS.values():
+        if entry.kind is bool:
+            switches[entry.flag] = (entry.name, True)
+            switches[entry.off_flag] = (entry.name, False)
     words = iter(text.split())
     for flag in words:
-        if flag in ("--ptx", "--no-ptx"):
-            options["ptx"] = Choice(flag == "--ptx", flag)
+        if flag in switches:
+            name, value = switches[flag]
+            options[name] = Choice(value, flag)
         elif flag == "--variant":
             variant = Variant.parse(next(words))
         elif flag == "--platform":
@@ -58,7 +64,8 @@ def changed(request: BuildRequest, text: str) -> BuildRequest:
         elif flag == "--channel":
             channel = next(words)
         else:
-            options[option(flag.removeprefix("--")).name] = Choice(next(words), flag)
+            name = option(flag.removeprefix("--").replace("-", "_")).name
+            options[name] = Choice(next(words), flag)
     return BuildRequest(variant, request.package, platform_name, channel, options)
 
 
@@ -267,7 +274,7 @@ def _choose(
         # Options of ci/farm.yaml hold for all builds that know them, those of a command for the one
         # that it is about.
         if choice and not choice.origin.startswith(FILE) and choice.value != entry.default:
-            raise UsageError(f"{choice.origin} means nothing to {subject}", hint="leave it out")
+            raise UsageError(f"{choice.origin} does not apply to {subject}", hint="leave it out")
         return Choice(entry.default, subject)
     if choice:
         return _completed(entry, choice)

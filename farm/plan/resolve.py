@@ -167,7 +167,7 @@ def _cmake_variables(stack: Stack) -> dict[str, str]:
 
 
 def _requirements(resolved: ResolvedRequest, values: Mapping[str, str]) -> list[str]:
-    """The requirements of METADATA. Raises UsageError: one is no requirement."""
+    """The requirements of METADATA. Raises UsageError: one is not a valid requirement."""
     file = recipe_folder(resolved.pins.recipe) / "recipe.yaml"
     requirements = []
     for index, text in enumerate(resolved.recipe.requires):

@@ -23,6 +23,11 @@ def cpu_words() -> tuple[str, ...]:
     return tuple(catalog.cpu_levels())
 
 
+def dotted_python(word: str) -> str:
+    """`3.11` for `py311`, `3.14t` for the free-threaded `py314t`."""
+    return f"{word[2]}.{word[3:]}"
+
+
 @dataclass(frozen=True, order=True)
 class Variant:
     """The hardware and Python that a wheel is for; `str()` gives its name, `Variant.parse` reads it
@@ -106,7 +111,7 @@ class Variant:
     @property
     def python_version(self) -> str:
         """`3.11` for `py311`, `3.14t` for the free-threaded `py314t`."""
-        return f"{self.python[2]}.{self.python[3:]}"
+        return dotted_python(self.python)
 
     @cached_property
     def machine(self) -> str:

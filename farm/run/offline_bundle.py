@@ -156,7 +156,9 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
             fetch_needs(workspace, plan, needed["needs"])
         outcomes = Outcomes()
         rendered = write_context(workspace, plan, folder, outcomes)
-        image = toolchain(workspace, backend, plan, rendered, folder, outcomes)
+        logs = workspace.artifacts / "bundle"  # stays: an error names the log
+        logs.mkdir(parents=True, exist_ok=True)
+        image = toolchain(workspace, backend, plan, rendered, logs, outcomes)
         with outcomes.timed("pack", workspace.watcher) as step:
             workspace.watcher.line(f"packing {image}: takes minutes, but only once for each image")
             tree = pack_toolchain(workspace, engine, image)
