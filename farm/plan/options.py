@@ -107,9 +107,8 @@ class Option:
             return
         # Not isinstance: True is an int to Python, and `rebuild: true` is a mistake.
         if type(value) is not self.kind:
-            expected = {bool: "true or false", int: "a whole number"}.get(
-                self.kind, "text in quotes"
-            )
+            kinds: dict[type, str] = {bool: "true or false", int: "a whole number"}
+            expected = kinds.get(self.kind, "text in quotes")
             raise UsageError(f"{self.name} = {value!r} (from {origin}): expected {expected}")
         if self.kind is int and not 0 <= int(value) <= self.maximum:
             raise UsageError(f"{self.name} = {value} (from {origin}): expected 0 to {self.maximum}")
@@ -227,23 +226,30 @@ def from_file(values: Mapping[str, Value], path: Path) -> dict[str, Choice]:
     """
     from farm.base.yamlfile import where  # noqa: PLC0415 slow to import; few set options there
 
-    lines = {name: where(path, "options", name).rpartition(":")[2] for name in values}
-    return {name: Choice(value, f"{FILE}:{lines[name]}") for name, value in values.items()}
+    choices = {}
+    for name, value in values.items():
+        line = where(path, "options", name).rpartition(":")[2]
+        choices[name] = Choice(value, f"{FILE}:{line}")
+    return choices
 
 
 def from_arguments(values: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Choice]:
     """Choices from a parsed command line (`vars(args)`), in the order of its `words`; None means
     not given.
     """
-    choices = {
-        name: Choice(",".join(value) if isinstance(value, list) else value, entry.flag)
-        for name, entry in OPTIONS.items()
-        if (value := values.get(name)) is not None
-    }
+    choices = {}
+    for name, entry in OPTIONS.items():
+        value = values.get(name)
+        if isinstance(value, list):
+            value = ",".join(value)
+        if value is not None:
+            choices[name] = Choice(value, entry.flag)
     flags = [word.partition("=")[0].replace("--no-", "--", 1) for word in words]
-    return dict(
-        sorted(
-            choices.items(),
-            key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1,
-        )
-    )
+
+    def place(name: str) -> int:
+        flag = OPTIONS[name].flag
+        if flag in flags:
+            return flags.index(flag)
+        return -1
+
+    return {name: choices[name] for name in sorted(choices, key=place)}

@@ -252,8 +252,9 @@ def _base_with_another_python(base: str, python: str) -> str:
 def _listed(matrix: Matrix, name: str) -> str:
     """The name under which channels list the recipe `name`: its folder's, else its package's."""
     package = recipe(name).package
-    if any(name in channel.packages for channel in matrix.channels.values()):
-        return name
+    for channel in matrix.channels.values():
+        if name in channel.packages:
+            return name
     return package
 
 
@@ -337,12 +338,12 @@ class Verdict:
     @property
     def buildable(self) -> bool:
         """Nothing forbids it; a file that it needs may still have to be pinned."""
-        return not any(reason.severity == "error" for reason in (*self.offer, *self.rules))
+        return not any(reason.severity == "error" for reason in self.reasons)
 
     @property
     def complete(self) -> bool:
         """It can be built, and every file that it needs is pinned: a plan can be made."""
-        return not any(reason.blocks for reason in (*self.offer, *self.rules))
+        return not any(reason.blocks for reason in self.reasons)
 
     @property
     def obstacles(self) -> tuple[int, int]:
@@ -352,10 +353,10 @@ class Verdict:
     def reasons_with_nearest(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
         reasons = [*self.offer, *advise(self.stack, self.rules, self.options)]
-        # Where one error stays whatever is changed, doing away with another is of no use.
-        hopeless = any(reason.severity == "error" and not reason.nearest for reason in reasons)
-        if hopeless:
-            return [replace(reason, nearest=None) for reason in reasons]
+        for reason in reasons:
+            # Where one error stays whatever is changed, doing away with another is of no use.
+            if reason.severity == "error" and not reason.nearest:
+                return [replace(other_reason, nearest=None) for other_reason in reasons]
         return reasons
 
     def alternatives(self) -> list[str]:
@@ -398,6 +399,11 @@ class Verdict:
         else:
             hint = f"`farm matrix --platform {self.stack.platform}` lists what can be built for it"
         raise NotBuildableError("\n".join(lines), hint=hint)
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """Every reason, those of the channel first."""
+        return [*self.offer, *self.rules]
 
 
 def verdict_on(resolved: ResolvedRequest) -> Verdict:
