@@ -17,8 +17,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import yaml
-from packaging.requirements import InvalidRequirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import Version
 
 from farm.base import outputs
 from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
@@ -27,6 +28,7 @@ from farm.base.requirement import read_requirement
 from farm.base.safe_files import open_plain
 from farm.base.text import nearest, short
 from farm.base.yamlfile import checked
+from farm.catalog import number
 from farm.cli import show
 from farm.cli.package_kind import HINTS, MAX_FILE, Tree
 from farm.cli.selection import project_of
@@ -35,6 +37,8 @@ from farm.plan.channel import Channel
 from farm.plan.file import SourcePlan
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.recipe import Recipe, source_fault, use_project
+from farm.plan.settings import Settings
+from farm.plan.variant import dotted_python
 from farm.run.download import fetch, index_files
 
 NAMES = "name what to build: NAME, NAME==VERSION, or ./FOLDER"
@@ -42,8 +46,8 @@ RELEASE = r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?"
 
 
 def run_recipe(args: argparse.Namespace) -> int:
-    """Write `recipes/NAME/recipe.yaml`, add it to the channel and say what the sources do not
-    tell.
+    """Write `recipes/NAME/recipe.yaml`, add it to the channel and say what the sources leave
+    open.
     """
     project, settings = project_of(args)
     use_project(project)
@@ -52,16 +56,7 @@ def run_recipe(args: argparse.Namespace) -> int:
     channels = load_matrix(project)
     channel = channels.channels[_channel_name(project, args.channel)]
     python = channel.builds[0].variant.python
-    if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
-        proposal = _of_folder(Path(args.source).expanduser(), project, anyway=args.anyway)
-    else:
-        proposal = _of_index(
-            args.source,
-            python_version(python),
-            project / settings.artifacts / "sources",
-            show.note,
-            anyway=args.anyway,
-        )
+    proposal = _read_package(args, project, settings, python)
     target = project / "recipes" / proposal.folder / "recipe.yaml"
     if target.parent.exists():
         raise UsageError(
@@ -74,25 +69,11 @@ def run_recipe(args: argparse.Namespace) -> int:
     if proposal.prepare:
         script = target.parent / "job" / "prepare.sh"
         files[script.relative_to(project)] = proposal.prepare.encode()
-    matrix = project / "ci" / "matrix.yaml"
-    torch = _torch_for(channels, channel) if proposal.torch else None
-    if proposal.torch and not channel.text.official:
-        release = torch or channel.text.options["torch"]
-        proposal.notes.append(
-            f"it is built against torch {release} of this farm, which takes hours; against "
-            "PyTorch's own wheel with "
-            "`official:` in the channel (docs/tutorials/your-package.md)"
-        )
-    changed = _with_package(
-        matrix.read_text(encoding="utf-8"), channel.name, proposal.folder, torch
-    )
-    if changed is None:
-        proposal.notes.append(
-            f"add {proposal.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml"
-        )
-    else:
-        files[Path("ci", "matrix.yaml")] = changed.encode()
+    matrix_text = _changed_matrix(project, proposal, channels, channel)
+    if matrix_text is not None:
+        files[Path("ci", "matrix.yaml")] = matrix_text.encode()
     outputs.write(project, files)
+
     show.say(target)
     for note in proposal.notes:
         show.say(f"note: {note}")
@@ -101,9 +82,49 @@ def run_recipe(args: argparse.Namespace) -> int:
     return 0
 
 
+def _read_package(
+    args: argparse.Namespace, project: Path, settings: Settings, python: str
+) -> Proposal:
+    """Read the sources of a folder, or of a project of the Python index."""
+    if re.match(r"[./~]", args.source) or Path(args.source).is_dir():
+        return _of_folder(Path(args.source).expanduser(), project, anyway=args.anyway)
+    return _of_index(
+        args.source,
+        python_version(python),
+        project / settings.artifacts / "sources",
+        show.note,
+        anyway=args.anyway,
+    )
+
+
+def _changed_matrix(
+    project: Path, proposal: Proposal, channels: Matrix, channel: Channel
+) -> str | None:
+    """ci/matrix.yaml with the package in its channel; None, with a note, where it is to be added
+    by hand.
+    """
+    torch = None
+    if proposal.torch:
+        torch = _torch_for(channels, channel)
+    if proposal.torch and not channel.text.official:
+        release = torch or channel.text.options["torch"]
+        proposal.notes.append(
+            f"it is built against torch {release} of this farm, which takes hours; against "
+            "PyTorch's own wheel with `official:` in the channel "
+            "(docs/tutorials/your-package.md)"
+        )
+    text = (project / "ci" / "matrix.yaml").read_text(encoding="utf-8")
+    changed = _with_package(text, channel.name, proposal.folder, torch)
+    if changed is None:
+        proposal.notes.append(
+            f"add {proposal.folder} to `packages` of the channel {channel.name} in ci/matrix.yaml"
+        )
+    return changed
+
+
 def python_version(python: str) -> str:
     """`3.11` of the variant's word `py311`."""
-    return f"{python[2]}.{python[3:].rstrip('t')}"
+    return dotted_python(python).rstrip("t")
 
 
 def _of_index(
@@ -113,46 +134,51 @@ def _of_index(
         need = read_requirement(wanted)
     except InvalidRequirement as error:
         raise UsageError(f"{short(wanted)!r} is not the name of a package", hint=NAMES) from error
-    sdists = {}
-    try:
-        files = index_files(need.name, python)
-    except BuildFailedError as error:  # its hint is about a recipe, and there is none yet
-        near = nearest(
-            need.name, [path.name for path in sorted(Path.cwd().iterdir()) if path.is_dir()], 1
-        )
-        problem = f"no folder and no package {need.name!r} was found: {error}"
-        raise UsageError(problem, hint=f"farm recipe new ./{near[0]}" if near else NAMES) from error
-    for file, sha256 in files.items():
-        try:
-            version = parse_sdist_filename(file)[1]
-        except InvalidSdistFilename:
-            continue
-        if sha256 and need.specifier.contains(version, prereleases=bool(need.specifier)):
-            sdists[version] = (file, sha256)
-    if not sdists:
-        raise UsageError(
-            f"the Python index has no sdist of {wanted} for Python {python}",
-            hint="name another version",
-        )
-    version, (file, sha256) = max(sdists.items())
+    file, version, sha256 = _newest_sdist(need, wanted, python)
     cache.mkdir(parents=True, exist_ok=True)
     plan = SourcePlan(kind="sdist", package=need.name, file=file, sha256=sha256)
     packed = fetch(plan, cache, mirror=None, line=line)
     with unpacked(packed) as tree:
         metadata = HeaderParser().parsestr(tree.text("PKG-INFO"))
         package = str(metadata["Name"] or "")
-        if canonicalize_name(package) != canonicalize_name(
-            need.name
-        ):  # a stranger's text: no other name, nor lines
+        # It is a stranger's text: neither another name nor lines.
+        if canonicalize_name(package) != canonicalize_name(need.name):
             package = need.name
-        return read_sources(
-            tree,
-            package,
-            str(version),
-            plan.model_dump(exclude_none=True, exclude_defaults=True),
-            metadata,
-            anyway=anyway,
+        source = plan.model_dump(exclude_none=True, exclude_defaults=True)
+        return read_sources(tree, package, str(version), source, metadata, anyway=anyway)
+
+
+def _newest_sdist(need: Requirement, wanted: str, python: str) -> tuple[str, Version, str]:
+    """The newest sdist of the index that meets a requirement: its file, version and hash."""
+    try:
+        files = index_files(need.name, python)
+    except BuildFailedError as error:  # its hint is about a recipe, and there is none yet
+        problem = f"no folder and no package {need.name!r} was found: {error}"
+        raise UsageError(problem, hint=_near_folder(need.name)) from error
+    sdists = []
+    for file, sha256 in files.items():
+        try:
+            version = parse_sdist_filename(file)[1]
+        except InvalidSdistFilename:
+            continue
+        if sha256 and need.specifier.contains(version, prereleases=bool(need.specifier)):
+            sdists.append((version, file, sha256))
+    if not sdists:
+        raise UsageError(
+            f"the Python index has no sdist of {wanted} for Python {python}",
+            hint="name another version",
         )
+    version, file, sha256 = max(sdists)
+    return file, version, sha256
+
+
+def _near_folder(name: str) -> str:
+    """What to type: a folder here whose name is like the one that was given, if there is one."""
+    folders = [path.name for path in sorted(Path.cwd().iterdir()) if path.is_dir()]
+    near = nearest(name, folders, 1)
+    if near:
+        return f"farm recipe new ./{near[0]}"
+    return NAMES
 
 
 def _beginning_of(file: Path) -> bytes:
@@ -204,32 +230,13 @@ def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
     """Wheels for these requirements and theirs, for a Python of Debian 12, as pip finds them; each
     with its sha256.
     """
-    tags = [f"manylinux_2_{n}_x86_64" for n in range(HINTS["glibc"], 4, -1)] + [
-        "manylinux2014_x86_64"
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--dry-run",
-        "--ignore-installed",
-        "--quiet",
-        "--report",
-        "-",
-    ]
-    command += [
-        "--disable-pip-version-check",
-        "--only-binary=:all:",
-        "--target",
-        "unused",
-        "--implementation",
-        "cp",
-    ]
-    command += [
-        f"--python-version={python_version(python)}",
-        *(f"--platform={tag}" for tag in tags),
-    ]
+    tags = [f"manylinux_2_{glibc}_x86_64" for glibc in range(HINTS["glibc"], 4, -1)]
+    tags.append("manylinux2014_x86_64")
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
+    command += ["--quiet", "--report", "-", "--disable-pip-version-check", "--only-binary=:all:"]
+    command += ["--target", "unused", "--implementation", "cp"]
+    command.append(f"--python-version={python_version(python)}")
+    command += [f"--platform={tag}" for tag in tags]
     if not requirements:
         return []
     answer = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
@@ -250,26 +257,21 @@ def _resolved(requirements: list[str], python: str) -> list[dict[str, str]]:
 def _channel_name(project: Path, name: str | None) -> str:
     """The channel that gets the package: one of the project's own file."""
     path = project / "ci" / "matrix.yaml"
+    channel_names: list[str] = []
     if path.is_file():
-        channel_names = list(
-            (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("channels") or {}
-        )
-    else:
-        channel_names = []
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        channel_names += map(str, document.get("channels") or ())
     if name in channel_names:
         return str(name)
     if name is None and len(channel_names) == 1:
-        return str(channel_names[0])
+        return channel_names[0]
+    problem = f"{path} has {len(channel_names)} channels"
     if name:
         problem = f"{path} has no channel {name!r}"
-    else:
-        problem = f"{path} has {len(channel_names)} channels"
-    raise UsageError(
-        problem,
-        hint=f"--channel {' or '.join(map(str, channel_names))}"
-        if channel_names
-        else "farm init writes one",
-    )
+    hint = "farm init writes one"
+    if channel_names:
+        hint = f"--channel {' or '.join(channel_names)}"
+    raise UsageError(problem, hint=hint)
 
 
 def _remove(project: Path, name: str) -> int:
@@ -279,12 +281,10 @@ def _remove(project: Path, name: str) -> int:
     folder = project / "recipes" / name
     if Path(name).name != name or not folder.is_dir():
         recipe_names = [path.name for path in sorted((project / "recipes").glob("*/"))]
-        raise UsageError(
-            f"the project has no recipe {name!r}",
-            hint=f"it has {', '.join(recipe_names)}"
-            if recipe_names
-            else "it has none: recipes/ is empty",
-        )
+        hint = "it has none: recipes/ is empty"
+        if recipe_names:
+            hint = f"it has {', '.join(recipe_names)}"
+        raise UsageError(f"the project has no recipe {name!r}", hint=hint)
     matrix = project / "ci" / "matrix.yaml"
     text = matrix.read_text(encoding="utf-8")
     changed = _without_package(text, name)
@@ -319,11 +319,14 @@ def _with_package(text: str, channel: str, package: str, torch: str | None) -> s
     block = re.search(rf"{head}(    packages: \[)([^\]\n]*)\]", text, re.MULTILINE)
     if block is None:
         return None
-    line = f'    torch: "{torch}"\n' if torch else ""
-    packages_text = ", ".join(
-        filter(None, [block[2].strip(), yaml.safe_dump([package], default_flow_style=True)[1:-2]])
-    )
-    return text[: block.start(1)] + line + block[1] + packages_text + text[block.end(2) :]
+    line = ""
+    if torch:
+        line = f'    torch: "{torch}"\n'
+    packages = block[2].strip()
+    if packages:
+        packages += ", "
+    packages += yaml.safe_dump([package], default_flow_style=True)[1:-2]
+    return text[: block.start(1)] + line + block[1] + packages + text[block.end(2) :]
 
 
 def _torch_for(matrix: Matrix, channel: Channel) -> str | None:
@@ -332,20 +335,19 @@ def _torch_for(matrix: Matrix, channel: Channel) -> str | None:
     """
     if channel.text.options.get("torch"):
         return None
-    fitting = [
-        c.text.options.get("torch")
-        for c in matrix.channels.values()
-        if set(c.cuda) & set(channel.cuda)
-    ]
-    return max(
-        (str(r) for r in fitting if r),
-        key=lambda release: [int(n) for n in release.split(".")],
-        default=None,
-    )
+    releases = []
+    for candidate in matrix.channels.values():
+        release = candidate.text.options.get("torch")
+        if release and set(candidate.cuda) & set(channel.cuda):
+            releases.append(str(release))
+    return max(releases, key=number, default=None)
 
 
 def _variant(channel: Channel, cuda: bool) -> str:
     """A variant to begin with: without a GPU, unless the package is about one."""
     variants = [build.variant for build in channel.builds]
-    fitting = [v for v in variants if (v.gpu == "cpu") != cuda] or variants
-    return str(next((v for v in fitting if v.cpu == "avx"), fitting[0]))
+    fitting = [variant for variant in variants if (variant.gpu == "cpu") != cuda] or variants
+    for variant in fitting:
+        if variant.cpu == "avx":
+            return str(variant)
+    return str(fitting[0])

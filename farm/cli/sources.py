@@ -211,42 +211,30 @@ def read_sources(
     """
     kind = PackageKind(tree)
     requires, notes = _requirements(tree, HINTS["imports"])
-    if kind.needs_cython and not any(re.match(r"(?i)cython\b", need) for need in requires):
-        requires.add("Cython")
     needs = list(map(str, metadata.get_all("Requires-Dist") or []))
     torch = "torch" in requires or any(re.match(r"torch\b(?![-_.])", need) for need in needs)
+    if torch:
+        requires |= set(HINTS["torch_imports"])
+    if kind.needs_cython and not _has_cython(requires):
+        requires.add("Cython")
     if not anyway:
         kind.refuse(package, requires)
+
     outside = _outside_headers(kind)
     components = _components(kind, outside)
     packages, unknown = kind.system_libraries
     apt = packages | _entries(HINTS["headers"], outside)
     if any(need.startswith("meson-python") for need in requires):
         apt.add("patchelf")
-    if torch:
-        requires |= set(HINTS["torch_imports"])
     notes += _notes(kind, needs, unknown, device_code=bool(components))
-    imports = _modules(tree, package)
     # Its own variable against -march=native, which verify refuses: HNSWLIB_NO_NATIVE.
     no_native = re.findall(r"environ\S*[\"'](\w*NO_NATIVE\w*)[\"']", tree.text("setup.py"))
     native_scripts: list[str] = []
     if not no_native:
         native_scripts = kind.native_scripts
-    if native_scripts:
-        notes.append(
-            f"{' and '.join(native_scripts)}: {NATIVE}, code for the CPU of the machine that "
-            f"builds, which verify refuses: job/prepare.sh replaces it with {FOR_ALL}"
-        )
-    dispatching: list[str] = []
-    if kind.chooses_by_cpu:
-        dispatching = _dispatching(tree)
-    if dispatching:
-        notes.append(
-            "its code asks the CPU at run time and has parts for newer ones: of "
-            f"{', '.join(dispatching)} only what runs on loading is held to the CPU level (verify: "
-            "dispatching in the recipe); a smoke.script that calls it tries the rest on an "
-            "emulated CPU"
-        )
+    dispatching = _dispatching(kind)
+    imports = _modules(tree, package)
+    notes += _notes_of_cpu(native_scripts, dispatching)
     if not imports:
         notes.append("no module was found: name one under smoke.imports, or a script")
     return Proposal(
@@ -268,6 +256,26 @@ def read_sources(
         torch=torch,
         notes=notes,
     )
+
+
+def _has_cython(requires: Iterable[str]) -> bool:
+    return any(re.match(r"(?i)cython\b", need) for need in requires)
+
+
+def _notes_of_cpu(native_scripts: list[str], dispatching: list[str]) -> Iterator[str]:
+    """What the recipe does about code for other CPUs than the variant's."""
+    if native_scripts:
+        yield (
+            f"{' and '.join(native_scripts)}: {NATIVE}, code for the CPU of the machine that "
+            f"builds, which verify refuses: job/prepare.sh replaces it with {FOR_ALL}"
+        )
+    if dispatching:
+        yield (
+            "its code asks the CPU at run time and has parts for newer ones: of "
+            f"{', '.join(dispatching)} only what runs on loading is held to the CPU level (verify: "
+            "dispatching in the recipe); a smoke.script that calls it tries the rest on an "
+            "emulated CPU"
+        )
 
 
 def _entries(table: Mapping[str, str], names: Iterable[str]) -> set[str]:
@@ -297,8 +305,14 @@ def _outside_headers(kind: PackageKind) -> set[str]:
     return includes - ends
 
 
-def _dispatching(tree: Tree) -> list[str]:
-    """Patterns of the members that are compiled from a package's code, not its libraries."""
+def _dispatching(kind: PackageKind) -> list[str]:
+    """Patterns of the members with code that chooses by the CPU at run time.
+
+    They are compiled from the package's own code, not its libraries.
+    """
+    if not kind.chooses_by_cpu:
+        return []
+    tree = kind.tree
     patterns = []
     for module in dict.fromkeys(_module_names(tree)):
         if any(f"/{name}".endswith(f"/{module}/__init__.py") for name in tree.names):
@@ -358,46 +372,54 @@ def _requirements(tree: Tree, imports: dict[str, str]) -> tuple[set[str], list[s
     data = pyproject_of(tree)
     stated = data.build_system.requires
     names = set[str]()
-    texts = stated
-    if texts is None:
-        texts = ["setuptools", "wheel"]
-    for text in texts:
+    if stated is None:
+        stated = ["setuptools", "wheel"]
+        names |= _imported(tree.text("setup.py"), imports)
+    for text in stated:
         need = read_requirement(text)
         if need.url:  # pip would fetch what it names, and run it
             notes.append(
                 f"pyproject.toml requires {text!r}: add its wheel to build_requires by hand"
             )
-        elif need.name == "torch" and _counts(need):
-            names.add("torch")
-        elif _counts(need):
-            names.add(str(need).partition(";")[0].strip())
-    if stated is None:
-        setup = tree.text("setup.py")
-        for name, requirement in imports.items():
-            if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE):
-                names.add(requirement)
+        elif need.marker is None or need.marker.evaluate():
+            names.add(_without_marker(need))
     if any(need.startswith("setuptools") for need in names):
         # A newer setuptools takes the image's else, which is too old for it.
         names.add("packaging>=24.2")
     if any(map(_takes_newest_setuptools, names)):
         # The image's old wheel would write its own version of METADATA over that of setuptools.
         names.add("wheel>=0.46")
-    minimum = re.findall(
+    cmake = _least_cmake(tree, data)
+    if cmake > Version(".".join(map(str, HINTS["debian_cmake"]))):
+        names.add(f"cmake>={cmake}")
+    return names, notes
+
+
+def _imported(setup: str, imports: Mapping[str, str]) -> set[str]:
+    """The requirements of what setup.py imports."""
+    requirements = set()
+    for name, requirement in imports.items():
+        if re.search(rf"^\s*(from|import) {name}\b", setup, re.MULTILINE):
+            requirements.add(requirement)
+    return requirements
+
+
+def _without_marker(need: Requirement) -> str:
+    """A requirement as text; the channel decides the version of torch."""
+    if need.name == "torch":
+        return "torch"
+    return str(need).partition(";")[0].strip()
+
+
+def _least_cmake(tree: Tree, data: PyProject) -> Version:
+    """The newest CMake that a source asks for."""
+    versions = re.findall(
         r"(?i)cmake_minimum_required\s*\(\s*VERSION\s+(\d{1,4}\.\d{1,4})",
         tree.text("CMakeLists.txt"),
     )
     scikit = json.dumps(data.tool.get("scikit-build"), default=str)
-    minimum += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d{1,4}\.\d{1,4})', scikit)
-    newest = max(map(Version, minimum), default=Version("0"))
-    debian_cmake = Version(".".join(map(str, HINTS["debian_cmake"])))
-    if newest > debian_cmake:
-        names.add(f"cmake>={newest}")
-    return names, notes
-
-
-def _counts(need: Requirement) -> bool:
-    """True where the marker of a requirement is met."""
-    return need.marker is None or need.marker.evaluate()
+    versions += re.findall(r'"cmake[^}]*?"[=><~ ]*(\d{1,4}\.\d{1,4})', scikit)
+    return max(map(Version, versions), default=Version("0"))
 
 
 def _takes_newest_setuptools(requirement: str) -> bool:

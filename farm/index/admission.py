@@ -158,14 +158,11 @@ def check_archive(wheel: Path) -> bytes:
     """
     try:
         with Archive(wheel, LIMITS) as archive:
-            link = next(
-                (member.name for member in archive.members.values() if stat.S_ISLNK(member.mode)),
-                None,
-            )
-            if link is not None:
-                raise PublishRefusedError(
-                    f"{wheel.name}: {link!r:.200} is a link", hint=_hint(wheel)
-                )
+            for member in archive.members.values():
+                if stat.S_ISLNK(member.mode):
+                    raise PublishRefusedError(
+                        f"{wheel.name}: {member.name!r:.200} is a link", hint=_hint(wheel)
+                    )
             info = read_dist_info(archive)
             _check_info(wheel.name, info)
             files = {}
@@ -197,15 +194,18 @@ def check_archive(wheel: Path) -> bytes:
 def _check_landing(wheel: Path, archive: Archive, info: DistInfo) -> None:
     """PublishRefusedError if a member or a program would be installed where it may not be."""
     project, _version = parse_wheel_name(wheel.name)
-    purelib = info.wheel_headers.get("root-is-purelib", ["false"])[0].lower() == "true"
+    header = info.wheel_headers.get("root-is-purelib", ["false"])[0]
+    purelib = header.lower() == "true"
     names = [entry.name for entry in archive.members.values() if not entry.is_dir]
-    fault = next(landing.member_faults(names, info.stem, project, purelib=purelib), None)
-    if fault is not None:
+    for fault in landing.member_faults(names, info.stem, project, purelib=purelib):
         raise PublishRefusedError(
             f"{wheel.name}: {fault.member!r:.200}: {fault.why}", hint=_LANDING_HINT
         )
     for name in names:
-        if name.endswith(".pyc") and landing.is_unchecked_bytecode(archive.read(name)[:16]):
+        if not name.endswith(".pyc"):
+            continue
+        head = archive.read(name)[:16]
+        if landing.is_unchecked_bytecode(head):
             raise PublishRefusedError(
                 f"{wheel.name}: {name!r:.200}: bytecode that Python runs whatever its source says",
                 hint="leave __pycache__ out of the wheel: installers compile it",
@@ -213,8 +213,7 @@ def _check_landing(wheel: Path, archive: Archive, info: DistInfo) -> None:
     entry_points = f"{info.folder}/entry_points.txt"
     if entry_points in archive.members:
         text = archive.read(entry_points, MAX_METADATA).decode("utf-8", "replace")
-        why = next(landing.entry_point_faults(text), None)
-        if why is not None:
+        for why in landing.entry_point_faults(text):
             raise PublishRefusedError(f"{wheel.name}: {entry_points}: {why}", hint=_LANDING_HINT)
 
 
@@ -250,7 +249,8 @@ def _check_info(filename: str, info: DistInfo) -> None:
         raise PublishRefusedError(
             f"{filename}: WHEEL has Wheel-Version {layout!r:.40}, and installers know 1"
         )
-    if info.no_tags or info.tags != frozenset(map(str, wheel_identity(filename)[3])):
+    named_tags = set(map(str, wheel_identity(filename)[3]))
+    if info.no_tags or info.tags != named_tags:
         tags_text = ", ".join(sorted({*info.tags, *info.no_tags}))
         raise PublishRefusedError(
             f"{filename}: WHEEL has the tags {tags_text or 'of nothing'!s:.200}, which are not "

@@ -25,7 +25,7 @@ from farm.index.layout import SMOKE, check_group, parse_wheel_name, wheel_key
 from farm.index.page_writer import PageWriter
 from farm.index.pages import ProjectPage, read_page
 from farm.index.publish import check_place, check_store, claim, delete_removed
-from farm.index.records import PREDICATE, Record, Wheel, read_all
+from farm.index.records import PREDICATE, Record, Wheel, WheelsByPlace, read_all
 from farm.index.stores import Store
 
 MIN_BATCH = 16
@@ -88,8 +88,9 @@ def in_folders(
 
 
 def _wheel_files(place: Path) -> list[Path]:
-    is_folder = place.is_dir() and place.suffix != ".whl"
-    paths = sorted(place.rglob("*.whl")) if is_folder else [place]
+    paths = [place]
+    if place.is_dir() and place.suffix != ".whl":
+        paths = sorted(place.rglob("*.whl"))
     if paths and (place.exists() or place.is_symlink()):
         return paths
     if place.is_dir():
@@ -172,7 +173,7 @@ class _BatchPublisher:
         self.writer = PageWriter(store, check_store(store))
         self.expected: dict[tuple[str, str], ProjectPage] = {}
         """The pages as they will be, with the wheels that wait."""
-        self.waiting: dict[str, dict[str, list[Wheel]]] = {}
+        self.waiting: WheelsByPlace = {}
         self.listed: list[str] = []
         self.left_out: dict[str, str] = {}
 
@@ -207,7 +208,10 @@ class _BatchPublisher:
             self.flush()
 
     def _waiting_count(self) -> int:
-        return sum(len(wheels) for group in self.waiting.values() for wheels in group.values())
+        count = 0
+        for projects in self.waiting.values():
+            count += sum(map(len, projects.values()))
+        return count
 
     def _describe(self, offer: Offer, folder: Path) -> Checked:
         """The wheel, fetched if it is in another index.

@@ -13,7 +13,7 @@ from farm.index.layout import check_group
 from farm.index.page_writer import PageWriter
 from farm.index.pages import read_page
 from farm.index.publish import check_place, check_store, delete_files
-from farm.index.records import Kind, Wheel, add_event, read_wheel
+from farm.index.records import Kind, Wheel, WheelsByPlace, add_event, read_wheel
 from farm.index.stores import Store
 
 
@@ -64,9 +64,9 @@ def record_event(
     return [wheel.name for wheel in changed], sorted(writer.written)
 
 
-def _by_place(wheels: Iterable[Wheel]) -> dict[str, dict[str, list[Wheel]]]:
+def _by_place(wheels: Iterable[Wheel]) -> WheelsByPlace:
     """The wheels by group and project."""
-    places: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
+    places: WheelsByPlace = defaultdict(lambda: defaultdict(list))
     for wheel in wheels:
         for group in wheel.groups:
             places[group][wheel.record.project].append(wheel)

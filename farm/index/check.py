@@ -6,9 +6,9 @@ store that only notes what would be written: whatever would change is a problem.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,14 @@ from farm.index.layout import (
     wheel_key,
 )
 from farm.index.page_writer import parse_names
-from farm.index.pages import Catalogue, ProjectPage, parse_catalogue, parse_page, read_catalogue
+from farm.index.pages import (
+    Catalogue,
+    File,
+    ProjectPage,
+    parse_catalogue,
+    parse_page,
+    read_catalogue,
+)
 from farm.index.reconcile import Rebuild, orphans_of
 from farm.index.records import (
     READERS,
@@ -36,7 +43,7 @@ from farm.index.records import (
     read_events,
 )
 from farm.index.signatures import expiring
-from farm.index.stores import Store, Stored, data_of, object_sha256
+from farm.index.stores import Store, Stored, data_of, each_answer, object_sha256
 
 HASHERS = 4
 """Wheels that are read at the same time."""
@@ -116,11 +123,9 @@ class _Snapshot:
 
     def read_ahead(self, keys: Iterable[str]) -> None:
         """Read objects, many at a time."""
-        wanted_keys = sorted(set(keys) & self.present - self._objects.keys())
-        with ThreadPoolExecutor(READERS) as pool:
-            self._objects.update(
-                zip(wanted_keys, pool.map(self.store.get, wanted_keys), strict=True)
-            )
+        unread_keys = sorted(set(keys) & self.present - self._objects.keys())
+        for key, stored in each_answer(self.store.get, unread_keys, READERS):
+            self._objects[key] = stored
 
     def get(self, key: str) -> Stored | None:
         if key not in self.present:
@@ -143,16 +148,16 @@ class _Walk:
         self.groups = set[str]()
 
     def problems(self) -> Iterator[Problem]:
-        self.store.read_ahead(
-            key for key in self.present if not key.startswith(("whl/files/", "whl/variant/files/"))
-        )
+        files = ("whl/files/", "whl/variant/files/")
+        keys = sorted(key for key in self.present if not key.startswith(files))
+        self.store.read_ahead(keys)
         # Records and events first: what pages must show follows from them.
-        for target, keys in sorted(self._event_keys().items()):
-            yield from _guarded(f"events/{target}", self._events(target, keys))
-        for key in sorted(self.present):
+        for target, event_keys in sorted(self._event_keys().items()):
+            yield from _guarded(f"events/{target}", self._events(target, event_keys))
+        for key in keys:
             if key.startswith("records/"):
                 yield from _guarded(key, self._record(key))
-        for key in sorted(self.present):
+        for key in keys:
             place = json_page_of(key)
             if place is not None:
                 yield from _guarded(key, self._page(key, place))
@@ -170,7 +175,8 @@ class _Walk:
     def _events(self, target: str, keys: set[str]) -> Iterator[Problem]:
         events = read_events(self.store, target)
         self.states[target] = fold(events)
-        for key in sorted(keys - {event_key(target, event.number) for event in events}):
+        following = {event_key(target, event.number) for event in events}
+        for key in sorted(keys - following):
             yield Problem(key, "is an event that does not follow on the one before", broken=True)
 
     def _record(self, key: str) -> Iterator[Problem]:
@@ -179,7 +185,8 @@ class _Walk:
             yield Problem(key, "is listed by the store but cannot be read", broken=True)
             return
         record = parse_record(stored.data, key)
-        self.wheels[record.filename] = Wheel(record, self.states.get(record.filename, State()))
+        state = self.states.get(record.filename, State())
+        self.wheels[record.filename] = Wheel(record, state)
 
     def _catalogue(self) -> Iterator[Problem]:
         self.catalogue = read_catalogue(self.store)
@@ -200,21 +207,22 @@ class _Walk:
             return
         self.pages[place] = page
         for file in page.files:
-            metadata = file.core_metadata.sha256 if file.core_metadata else ""
+            metadata_sha256 = ""
+            if file.core_metadata:
+                metadata_sha256 = file.core_metadata.sha256
             self.promised[wheel_key(file.filename)].append((key, file.hashes.sha256))
-            self.promised[metadata_key(file.filename)].append((key, metadata))
+            self.promised[metadata_key(file.filename)].append((key, metadata_sha256))
 
     def _files(self) -> Iterator[Problem]:
         """Hash each file that pages list, once."""
         keys = [key for key in self.promised if key in self.present]
-        with ThreadPoolExecutor(HASHERS) as pool:
-            digests = pool.map(lambda key: object_sha256(self.store.store, key), keys)
-            for key, digest in zip(keys, digests, strict=True):
-                if digest is None:  # removed since
-                    continue
-                for page_key, promised in self.promised[key]:
-                    if digest != promised:
-                        yield Problem(page_key, f"{key} has other bytes than promised", broken=True)
+        digest_of = partial(object_sha256, self.store.store)
+        for key, digest in each_answer(digest_of, keys, HASHERS):
+            if digest is None:  # removed since
+                continue
+            for page_key, promised in self.promised[key]:
+                if digest != promised:
+                    yield Problem(page_key, f"{key} has other bytes than promised", broken=True)
 
     def _differences(self) -> Iterator[Problem]:
         """What reconcile would change."""
@@ -229,19 +237,15 @@ class _Walk:
                 yield Problem(key, "is a removed wheel's, and not deleted yet", broken=False)
         for name in sorted(rebuild.missing):
             yield Problem(record_key(name), "is claimed, and its files are not there", broken=False)
+        problem = "is claimed, and its files have other bytes: it cannot be listed"
         for name in sorted(rebuild.differing):
-            yield Problem(
-                record_key(name),
-                "is claimed, and its files have other bytes: it cannot be listed",
-                broken=False,
-            )
+            yield Problem(record_key(name), problem, broken=False)
+        problem = (
+            "has no record: publish this very wheel to adopt it, or delete it by farm index "
+            "reconcile --take-back"
+        )
         for key in orphans_of(self.wheels, self.present):
-            yield Problem(
-                key,
-                "has no record: publish this very wheel to adopt it, or delete it by farm index "
-                "reconcile --take-back",
-                broken=False,
-            )
+            yield Problem(key, problem, broken=False)
 
     def _difference(self, key: str, before: bytes | None, after: bytes) -> Iterator[Problem]:
         """The difference between a page as it is and as it must be."""
@@ -260,9 +264,9 @@ class _Walk:
         groups = parse_catalogue(before).groups
         expected = parse_catalogue(after).groups
         for group in sorted({*groups, *expected}):
+            before_names = set(groups.get(group, ()))
             names = set(expected.get(group, ()))
-            where = f" in {group}"
-            yield from _names_difference(CATALOGUE, set(groups.get(group, ())), names, where=where)
+            yield from _names_difference(CATALOGUE, before_names, names, where=f" in {group}")
 
     def _is_promised(self, key: str) -> bool:
         """Does a list that clients read promise this page?"""
@@ -290,29 +294,34 @@ class _Walk:
     def _page_difference(
         self, key: str, before: ProjectPage, after: ProjectPage
     ) -> Iterator[Problem]:
-        for name in sorted({*before.entries, *after.entries}):
-            old = before.entries.get(name)
-            new = after.entries.get(name)
-            wheel = self.wheels.get(name)
-            number = 0
-            if wheel is not None:
-                number = wheel.state.number
-            if old is None and new is not None:
-                yield Problem(key, f"does not list {name} yet", broken=False)
-            elif old is not None and wheel is None:
-                yield Problem(key, f"{name} has no record", broken=True)
-            elif old is not None and old != new and (old.event or 0) < number:
-                yield Problem(key, f"does not show event {number} about {name} yet", broken=False)
-            elif old is not None and new is None:
-                yield Problem(key, f"{wheel_key(name)} or its .metadata is not there", broken=True)
-            elif old != new:
-                yield Problem(key, f"{name} is not as its record and events say", broken=True)
+        for name in sorted(after.entries.keys() - before.entries.keys()):
+            yield Problem(key, f"does not list {name} yet", broken=False)
+        for name, old in sorted(before.entries.items()):
+            yield from self._entry_difference(key, name, old, after.entries.get(name))
         if before.entries == after.entries and before != after:
             yield Problem(
                 key,
                 "lists other versions or removed wheels than its files, records and events",
                 broken=True,
             )
+
+    def _entry_difference(
+        self, key: str, name: str, before: File, after: File | None
+    ) -> Iterator[Problem]:
+        """The difference of a wheel that a page lists; `after`: as it must be, None: not at all."""
+        wheel = self.wheels.get(name)
+        if wheel is None:
+            yield Problem(key, f"{name} has no record", broken=True)
+            return
+        if before == after:
+            return
+        number = wheel.state.number
+        if (before.event or 0) < number:
+            yield Problem(key, f"does not show event {number} about {name} yet", broken=False)
+        elif after is None:
+            yield Problem(key, f"{wheel_key(name)} or its .metadata is not there", broken=True)
+        else:
+            yield Problem(key, f"{name} is not as its record and events say", broken=True)
 
 
 def _place_of(key: str) -> tuple[str, str]:

@@ -132,12 +132,14 @@ class DirectoryStore:
         """A folder has none."""
 
     def list(self, prefix: str) -> Iterator[str]:
-        top = self.root.joinpath(*[check_key(part) for part in prefix.split("/")[:-1]])
+        *names, _ = prefix.split("/")
+        top = self.root.joinpath(*map(check_key, names))
         with _failures(top):
             for folder, folders, files in os.walk(top, onerror=_unless_absent):
                 folders[:] = [name for name in folders if not name.startswith(".")]
                 for name in files:
-                    key = (Path(folder) / name).relative_to(self.root).as_posix()
+                    path = Path(folder) / name
+                    key = path.relative_to(self.root).as_posix()
                     if key.startswith(prefix) and not name.startswith("."):
                         yield key
 

@@ -136,7 +136,9 @@ def _data_fault(path: str) -> str:
     if parts[0] in _PROGRAM_FOLDERS:
         return _program_fault(path.partition("/")[2])
     is_library = parts[0] in {"lib", "lib64"} and len(parts) > 1
-    if is_library and (parts[1].startswith(("python", "site-packages")) or path.endswith(".py")):
+    if not is_library:
+        return ""
+    if path.endswith(".py") or parts[1].startswith(("python", "site-packages")):
         return "is in the folder of other projects or of the standard library"
     return ""
 

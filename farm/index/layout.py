@@ -89,13 +89,12 @@ def simple_root(group: str) -> str:
 def json_page_of(key: str) -> tuple[str, str] | None:
     """Group and project of a JSON page's key; None for other keys."""
     parts = key.split("/")
-    if (
-        len(parts) != 5
-        or (parts[0], parts[2], parts[4]) != ("whl", "v1-json", "index.json")
-        or parts[1] in RESERVED
-    ):
+    if len(parts) != 5:
         return None
-    return parts[1], parts[3]
+    top, group, folder, project, name = parts
+    if (top, folder, name) != ("whl", "v1-json", "index.json") or group in RESERVED:
+        return None
+    return group, project
 
 
 def to_folder(key: str) -> str:
@@ -171,6 +170,8 @@ def without_rebuild(version: str) -> str:
     The number at the end of `2.8.0+cu128.sm120.armv8.2` is the CPU's: a local version knows no
     underscore.
     """
-    if version.endswith(tuple(f".{cpu}".replace("_", ".") for cpu in catalog.cpu_levels())):
-        return version
+    for cpu in catalog.cpu_levels():
+        word = cpu.replace("_", ".")
+        if version.endswith(f".{word}"):
+            return version
     return re.sub(r"(\+.*[^.])\.[0-9]+$", r"\1", version)

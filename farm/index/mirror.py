@@ -13,7 +13,6 @@ them. An index that lost some of them is not copied: the copy keeps them.
 import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
@@ -35,7 +34,7 @@ from farm.index.layout import (
 )
 from farm.index.pages import ProjectPage, parse_catalogue, parse_page
 from farm.index.records import READERS, Record, parse_record
-from farm.index.stores import SCRATCH, Store, etag_of
+from farm.index.stores import SCRATCH, Store, each_answer, etag_of
 
 TIMESTAMP = "tuf/timestamp.json"
 ROOT_SUFFIX = ".root.json"
@@ -94,43 +93,42 @@ def _read_pages(source: Store) -> dict[str, bytes]:
     """All pages, in the reverse order of publishing."""
     read: dict[str, bytes] = {}
     _read_into(read, source, [TIMESTAMP, HOME, CATALOGUE, GROUPS])
-    catalogue = parse_catalogue(read.get(CATALOGUE))
-    lists = [
-        key
-        for group in catalogue.groups
-        for key in (f"whl/{group}/simple/index.html", f"whl/{group}/v1-json/index.json")
-    ]
+    lists = []
+    for group in parse_catalogue(read.get(CATALOGUE)).groups:
+        lists += [f"whl/{group}/simple/index.html", f"whl/{group}/v1-json/index.json"]
     _read_into(read, source, lists)
-    # RepositoryRunner after the lists were read, so that all projects that they name are found.
-    page_keys = {key for key in source.list("") if is_mutable(key)} - read.keys()
-    places = {place for key in page_keys if (place := json_page_of(key)) is not None}
-    json_keys = [json_key(*place) for place in sorted(places)]
-    html_keys = [html_key(*place) for place in sorted(places)]
-    _read_into(read, source, sorted(page_keys - {*json_keys, *html_keys}))
+    # Listed after the lists were read, so that all projects that they name are found.
+    page_keys = set(filter(is_mutable, source.list("")))
+    page_keys -= read.keys()
+    json_keys = []
+    html_keys = []
+    for place in sorted(filter(None, map(json_page_of, page_keys))):
+        json_keys.append(json_key(*place))
+        html_keys.append(html_key(*place))
+    other_keys = page_keys - {*json_keys, *html_keys}
+    _read_into(read, source, sorted(other_keys))
     _read_into(read, source, html_keys)
     _read_into(read, source, json_keys)
     return read
 
 
 def _read_into(read: dict[str, bytes], source: Store, keys: list[str]) -> None:
-    with ThreadPoolExecutor(READERS) as pool:
-        for key, stored in zip(keys, pool.map(source.get, keys), strict=True):
-            if stored is not None:
-                read[key] = stored.data
+    for key, stored in each_answer(source.get, keys, READERS):
+        if stored is not None:
+            read[key] = stored.data
 
 
 def _check_nothing_lost(copied_pages: dict[str, bytes], stored: set[str], copied: set[str]) -> None:
     """VerificationFailedError if the index lost what its pages promise or what the copy has."""
+    promised_pages = set()
     catalogue = parse_catalogue(copied_pages.get(CATALOGUE))
-    missing = {
-        json_key(group, project)
-        for group, projects in catalogue.groups.items()
-        for project in projects
-    } - copied_pages.keys()
+    for group, projects in catalogue.groups.items():
+        promised_pages |= {json_key(group, project) for project in projects}
+    promised = set(_below(copied, ("records/", "events/")))
     for page in _project_pages(copied_pages):
         for name in page.entries:
-            missing |= {record_key(name), wheel_key(name), metadata_key(name)} - stored
-    missing |= set(_below(copied, ("records/", "events/"))) - stored
+            promised |= {record_key(name), wheel_key(name), metadata_key(name)}
+    missing = (promised_pages - copied_pages.keys()) | (promised - stored)
     if missing:
         examples = first_of(sorted(missing), MAX_NAMED)
         raise VerificationFailedError(
@@ -141,7 +139,11 @@ def _check_nothing_lost(copied_pages: dict[str, bytes], stored: set[str], copied
 
 
 def _project_pages(read: dict[str, bytes]) -> list[ProjectPage]:
-    return [parse_page(data, key) for key, data in read.items() if json_page_of(key)]
+    project_pages = []
+    for key, data in read.items():
+        if json_page_of(key):
+            project_pages.append(parse_page(data, key))
+    return project_pages
 
 
 def _check_roots(source: Store, target: Store, keys: list[str]) -> None:
@@ -221,8 +223,10 @@ class _Copier:
             ranks.setdefault(_publishing_rank(key), []).append(key)
         written = 0
         for rank in sorted(ranks):
+            keys = ranks[rank]
+            contents = [read[key] for key in keys]
             with ThreadPoolExecutor(READERS) as pool:
-                written += sum(pool.map(lambda key: self._write_page(key, read[key]), ranks[rank]))
+                written += sum(pool.map(self._write_page, keys, contents))
         return written
 
     def _write_page(self, key: str, data: bytes) -> bool:
@@ -255,4 +259,6 @@ def _publishing_rank(key: str) -> int:
 def _content_type(key: str) -> str:
     if key.startswith("whl/") and key.endswith("index.json"):
         return pages.JSON
-    return pages.HTML if Path(key).suffix == ".html" else "application/json"
+    if key.endswith(".html"):
+        return pages.HTML
+    return "application/json"

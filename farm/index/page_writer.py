@@ -146,7 +146,8 @@ class PageWriter:
     def page(self, group: str, project: str) -> ProjectPage | None:
         """The JSON page of a project as it is now."""
         key = json_key(group, project)
-        page: ProjectPage | None = self.parsed(parse_page, self.store.get(key), key)
+        stored = self.store.get(key)
+        page: ProjectPage | None = self.parsed(parse_page, stored, key)
         return page
 
     def _write_json(

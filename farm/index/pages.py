@@ -11,13 +11,14 @@ from html import escape
 from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import quote
 
+from packaging.version import Version
 from pydantic import Field, ValidationError, model_validator
 
 from farm.base.errors import UsageError
 from farm.base.yamlfile import first_fault
 from farm.index.layout import CATALOGUE, WheelName, json_key, parse_wheel_name, wheel_identity
 from farm.index.records import Model, Sha256, Wheel, check_schema, foreign, parse
-from farm.index.stores import Store
+from farm.index.stores import Store, data_of
 
 API_VERSION = "1.1"
 """Of the simple API: sizes, versions and upload times (PEP 700)."""
@@ -220,7 +221,7 @@ class _Change:
         new = _assembled(self.page, project, self.files, self.removed, above)
         if self.page is None or self.is_changed or above > self.page.generation:
             return new
-        if (new.files, new.versions) == (self.page.files, self.page.versions):
+        if new.files == self.page.files and new.versions == self.page.versions:
             return self.page
         return new
 
@@ -232,19 +233,22 @@ def _assembled(
     removed: Mapping[str, File],
     above: int,
 ) -> ProjectPage:
-    ordered = sorted(
-        files.values(), key=lambda file: (parse_wheel_name(file.filename)[1], file.filename)
-    )
+    by_version = sorted((_version_of(file), file.filename) for file in files.values())
     generation = above
     if page is not None:
         generation = max(page.generation, above)
+    removed_files = [removed[name] for name in sorted(removed)]
     return ProjectPage(
         meta=Meta(generation=generation + 1),
         name=project,
-        versions=tuple(dict.fromkeys(str(parse_wheel_name(file.filename)[1]) for file in ordered)),
-        files=tuple(ordered),
-        removed=tuple(removed[name] for name in sorted(removed)) or None,
+        versions=tuple(dict.fromkeys(str(version) for version, _ in by_version)),
+        files=tuple(files[name] for _, name in by_version),
+        removed=tuple(removed_files) or None,
     )
+
+
+def _version_of(file: File) -> Version:
+    return parse_wheel_name(file.filename)[1]
 
 
 class ListMeta(Model):
@@ -276,16 +280,14 @@ class Catalogue(Model):
     schema_version: Literal[3] = Field(default=3, alias="schema")
     groups: dict[str, tuple[str, ...]] = {}  # the projects of each group
     meta: ListMeta = ListMeta()
-    projects: tuple[
-        ProjectName, ...
-    ] = ()  # all names, once, for clients that read PEP 691; follows from the groups
+    # All names, once, for clients that read PEP 691; it follows from the groups.
+    projects: tuple[ProjectName, ...] = ()
     # The store whose conditional writes the first publish tried: the sha256 of its URL.
     tried: Sha256 | None = Field(default=None, alias="_tried")
 
     def render(self) -> bytes:
-        return Model.render(
-            self.model_copy(update={"projects": ProjectNames.of(self.names).projects})
-        )
+        projects = ProjectNames.of(self.names).projects
+        return Model.render(self.model_copy(update={"projects": projects}))
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
@@ -297,7 +299,7 @@ class Catalogue(Model):
     @property
     def names(self) -> set[str]:
         """The projects of all groups."""
-        return {name for names in self.groups.values() for name in names}
+        return set().union(*self.groups.values())
 
     def having(self, group: str, names: Iterable[str]) -> "Catalogue":
         """The catalogue with these projects of a group; itself if it has them."""
@@ -338,23 +340,27 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE) -> Catalogue:
 
 def read_catalogue(store: Store) -> Catalogue:
     """The catalogue as it is now; an index without one has an empty one."""
-    stored = store.get(CATALOGUE)
-    return parse_catalogue(stored.data if stored else None)
+    return parse_catalogue(data_of(store.get(CATALOGUE)))
 
 
 def read_page(store: Store, group: str, project: str) -> ProjectPage | None:
     """A project's page as it is now."""
     key = json_key(group, project)
     stored = store.get(key)
-    return None if stored is None else parse_page(stored.data, key)
+    if stored is None:
+        return None
+    return parse_page(stored.data, key)
 
 
 def check_there(store: Store) -> None:
     """UsageError where no index is at all: of nothing one could say that it is whole."""
-    keys = (key for top in ("records/", "events/", "whl/") for key in store.list(top))
-    if store.get(CATALOGUE) is None and next(keys, None) is None:
-        hint = "correct its name, mount its disk, or publish a wheel first"
-        raise UsageError(f"there is no index at {store.url('')}", hint=hint)
+    if store.get(CATALOGUE) is not None:
+        return
+    for folder in ("records/", "events/", "whl/"):
+        for _ in store.list(folder):
+            return
+    hint = "correct its name, mount its disk, or publish a wheel first"
+    raise UsageError(f"there is no index at {store.url('')}", hint=hint)
 
 
 # --- HTML ---
@@ -363,7 +369,8 @@ def check_there(store: Store) -> None:
 def project_html(page: ProjectPage) -> bytes:
     """The HTML page that shows `page`."""
     head = [f'<meta name="farm:generation" content="{page.generation}">']
-    return document(f"Links for {page.name}", head, [anchor(file, file.url) for file in page.files])
+    links = [anchor(file, file.url) for file in page.files]
+    return document(f"Links for {page.name}", head, links)
 
 
 def generation_of(html: bytes, key: str) -> int:
@@ -380,10 +387,10 @@ def generation_of(html: bytes, key: str) -> int:
 
 def list_html(title: str, names: Iterable[str], folder: str = "") -> bytes:
     """A list: of a group's projects (PEP 503), or of groups, whose own lists lie in `folder`."""
-    anchors = [
-        f'<a href="{quote(name, safe="")}/{folder}">{escape(name)}</a><br>'
-        for name in sorted(names)
-    ]
+    anchors = []
+    for name in sorted(names):
+        address = f"{quote(name, safe='')}/{folder}"
+        anchors.append(f'<a href="{address}">{escape(name)}</a><br>')
     return document(title, [], anchors)
 
 
@@ -408,13 +415,16 @@ def anchor(file: File, href: str | None) -> str:
         # 23.0) read it, and refuse METADATA that spells the project in another way than the
         # requirement (Jinja2 for jinja2).
         attributes["data-core-metadata"] = f"sha256={file.core_metadata.sha256}"
-    if file.yanked is not False:
-        attributes["data-yanked"] = "" if file.yanked is True else file.yanked
-    # a line break must stay inside its line: pages are read back by lines
-    text = " ".join(
-        f'{name}="{CONTROL.sub(" ", escape(value))}"' for name, value in attributes.items()
-    )
-    return f"<a {text}>{escape(file.filename)}</a><br>"
+    if file.yanked is True:
+        attributes["data-yanked"] = ""
+    elif file.yanked is not False:
+        attributes["data-yanked"] = file.yanked
+    texts = []
+    for name, value in attributes.items():
+        # A line break must stay inside its line: pages are read back by lines.
+        escaped = CONTROL.sub(" ", escape(value))
+        texts.append(f'{name}="{escaped}"')
+    return f"<a {' '.join(texts)}>{escape(file.filename)}</a><br>"
 
 
 def document(title: str, head: list[str], body: list[str]) -> bytes:

@@ -20,11 +20,13 @@ from farm.index.pages import JSON, File, parse_page
 from farm.index.reader import ACCEPT_BROWSER, ACCEPT_PIP, Answer, HttpReader
 from farm.index.records import READERS
 from farm.index.signatures import TIMESTAMP, installer_pages
-from farm.index.stores import Store
+from farm.index.stores import Store, each_answer
 
 _Item = TypeVar("_Item", str, File)
 ORIGIN = "https://example.org"
 """A page elsewhere whose program reads the index, as a browser would say it."""
+MAX_RANGE = 1 << 20
+"""Bytes that are read of the answer to a range of one byte: some servers send more."""
 ABSENT = "no-such-project-of-the-farm"
 STALE = "shows something else than the store: purge it at the cache or CDN, or mend its server"
 
@@ -51,16 +53,16 @@ class _PublicCheck:
         self.wheels = wheels
         keys = sorted(filter(is_mutable, store.list("")))
         self.pages: dict[str, bytes] = {}
-        with ThreadPoolExecutor(READERS) as pool:
-            for key, page in zip(keys, pool.map(store.get, keys), strict=True):
-                if page is not None and key != TIMESTAMP:
-                    self.pages[key] = page.data
+        for key, page in each_answer(store.get, keys, READERS):
+            if page is not None and key != TIMESTAMP:
+                self.pages[key] = page.data
 
     def problems(self) -> Iterator[Problem]:
         keys = [key for key in self.pages if not key.startswith("whl/variant/")]
         folders = installer_pages(keys)
         yield from self._each(folders, self._folder)
-        yield from self._each([key for key in keys if "/simple/" not in key], self._page)
+        other_pages = [key for key in keys if "/simple/" not in key]
+        yield from self._each(other_pages, self._page)
         for project in folders:
             if project.count("/") == 4:  # one stands for all
                 yield from self._guarded(project, self._slash(project))
@@ -110,7 +112,8 @@ class _PublicCheck:
         types = set[str]()
         varies = True
         for client, accept in (("pip", ACCEPT_PIP), ("a browser", ACCEPT_BROWSER)):
-            answer = self.reader.ask(quote(folder), {"Accept": accept, "Origin": ORIGIN})
+            headers = {"Accept": accept, "Origin": ORIGIN}
+            answer = self.reader.ask(quote(folder), headers)
             media_type = answer.media_type
             types.add(media_type)
             if "accept" not in answer.headers.get("Vary", "").lower():
@@ -130,7 +133,8 @@ class _PublicCheck:
 
     def _page(self, key: str) -> Iterator[Problem]:
         """A page for people, or for programs."""
-        answer = self.reader.ask(quote(key), {"Accept": ACCEPT_BROWSER, "Origin": ORIGIN})
+        headers = {"Accept": ACCEPT_BROWSER, "Origin": ORIGIN}
+        answer = self.reader.ask(quote(key), headers)
         if answer.status != 200:
             yield Problem(key, f"HTTP {answer.status}", broken=True)
         elif answer.data != self.pages[key]:
@@ -165,8 +169,9 @@ class _PublicCheck:
         key = wheel_key(file.filename)
         encoded = f"whl/files/{quote(file.filename, safe='')}"
         is_there = True
+        headers = {"Range": "bytes=0-0", "Origin": ORIGIN}
         for path in dict.fromkeys([encoded, key]):
-            answer = self.reader.ask(path, {"Range": "bytes=0-0", "Origin": ORIGIN}, limit=1 << 20)
+            answer = self.reader.ask(path, headers, limit=MAX_RANGE)
             if answer.status not in {200, 206}:
                 yield Problem(path, f"HTTP {answer.status}", broken=True)
                 is_there = False

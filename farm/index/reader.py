@@ -93,7 +93,10 @@ class _StoreReader:
         return data_of(self.store.get(key))
 
     def digest(self, key: str, size: int | None = None) -> str | None:
-        return object_sha256(self.store, key, None if size is None else size + 1)
+        limit = None
+        if size is not None:
+            limit = size + 1
+        return object_sha256(self.store, key, limit)
 
     def keys(self) -> list[str] | None:
         return list(self.store.list(""))
@@ -113,9 +116,8 @@ class HttpReader:
                 hint="https://host/path, without user name, ? and #",
             )
         # Blanks and letters beyond ASCII are sent encoded; what is encoded already stays so.
-        self.root = (
-            parts._replace(path=quote(parts.path, safe="/%:@!$&'()*+,;=~")).geturl().rstrip("/")
-        )
+        path = quote(parts.path, safe="/%:@!$&'()*+,;=~")
+        self.root = parts._replace(path=path).geturl().rstrip("/")
 
     def get(self, key: str) -> bytes | None:
         check_key(key)
@@ -127,12 +129,15 @@ class HttpReader:
 
     def digest(self, key: str, size: int | None = None) -> str | None:
         check_key(key)
+        limit = MAX_GET
+        if size is not None:
+            limit = size + CHUNK
         digest = hashlib.sha256()
         done = 0
         with _opened(self.url(key), {}) as response:
             if response is None:
                 return None
-            for chunk in _content(response, MAX_GET if size is None else size + CHUNK):
+            for chunk in _content(response, limit):
                 digest.update(chunk)
                 done += len(chunk)
                 if size is not None and done > size:
@@ -236,6 +241,9 @@ def _opener(deadline: _HeaderDeadline, *, redirect: bool) -> urllib.request.Open
         def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
             return self.do_open(Secure, request)
 
+    redirects: urllib.request.HTTPRedirectHandler = _NoRedirects()
+    if redirect:
+        redirects = _Redirects()
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -243,7 +251,7 @@ def _opener(deadline: _HeaderDeadline, *, redirect: bool) -> urllib.request.Open
         PlainHandler(),
         SecureHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
-        _Redirects() if redirect else _NoRedirects(),
+        redirects,
         urllib.request.HTTPErrorProcessor(),
     ):
         opener.add_handler(handler)
@@ -278,7 +286,10 @@ def _opened(
             if deadline.passed:  # headers that were cut off may look whole
                 raise OSError(f"no headers in {budget.GRACE_S} s")
         with contextlib.closing(opened) as response:
-            yield None if strict and response.status == 404 else response
+            if strict and response.status == 404:
+                yield None
+            else:
+                yield response
 
 
 def _content(response: Any, limit: int) -> Iterator[bytes]:
@@ -303,12 +314,14 @@ def _failures(url: str) -> Iterator[None]:
         yield
     except urllib.error.HTTPError as error:
         error.close()
-        # What urllib says of redirects without end has several lines.
-        reason = "redirects without end" if 300 <= error.code < 400 else error.reason
-        hint = "it is read without credentials, and what is absent must be answered with 404"
+        reason = error.reason
+        if 300 <= error.code < 400:
+            reason = "redirects without end"  # urllib's own words have several lines
+        hint = "run it again"
+        if error.code in {401, 403}:
+            hint = "it is read without credentials, and what is absent must be answered with 404"
         raise InfrastructureError(
-            f"{url}: HTTP {error.code} {reason:.80}".rstrip(),
-            hint=hint if error.code in {401, 403} else "run it again",
+            f"{url}: HTTP {error.code} {reason:.80}".rstrip(), hint=hint
         ) from error
     except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError
         why = str(getattr(error, "reason", error)) or type(error).__name__
@@ -352,11 +365,8 @@ class _Document(BaseModel):
 
 def render(wheels: Mapping[str, Standing]) -> bytes:
     """`catalog.wheels.json` of wheels by their file names."""
-    return (
-        _Document(wheels=dict(sorted(wheels.items())))
-        .model_dump_json(by_alias=True, indent=1)
-        .encode()
-    )
+    document = _Document(wheels=dict(sorted(wheels.items())))
+    return document.model_dump_json(by_alias=True, indent=1).encode()
 
 
 def parse_standings(data: bytes) -> dict[str, Standing] | None:
@@ -374,16 +384,18 @@ def standing(reader: Reader, filename: str) -> Standing | None:
     # What was tested is worth a word, but nobody's pip line depends on it.
     except FarmError:
         return None
-    standings = None
-    if data is not None:
-        standings = parse_standings(data)
-    return standings.get(filename) if standings else None
+    if data is None:
+        return None
+    standings = parse_standings(data)
+    if standings is None:
+        return None
+    return standings.get(filename)
 
 
 def withdrawn(file: File) -> str | None:
     """Why installers do not get a wheel: it was yanked. None: they do."""
     if file.yanked is False:
         return None
-    return short(
-        f"yanked: {file.yanked}" if isinstance(file.yanked, str) and file.yanked else "yanked"
-    )
+    if file.yanked is True or not file.yanked:
+        return "yanked"
+    return short(f"yanked: {file.yanked}")

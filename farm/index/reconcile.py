@@ -8,7 +8,6 @@ they are compared now.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from farm.base.errors import PublishRefusedError
@@ -17,8 +16,8 @@ from farm.index.layout import CATALOGUE, json_page_of, metadata_key, record_key,
 from farm.index.page_writer import PageWriter
 from farm.index.pages import Catalogue, File, ProjectPage, parse_catalogue
 from farm.index.publish import check_store, delete_files
-from farm.index.records import READERS, Wheel, parse_record, read_all, read_state
-from farm.index.stores import Store, stored_sha256
+from farm.index.records import READERS, Wheel, WheelsByPlace, parse_record, read_all, read_state
+from farm.index.stores import Store, each_answer, stored_sha256
 
 FILES = "whl/files/"
 
@@ -130,18 +129,15 @@ class Rebuild:
         return sha256_by_name
 
     def _find_differing(self, wheels: list[Wheel]) -> set[str]:
-        differing = set()
-        with ThreadPoolExecutor(READERS) as pool:
-            answers = pool.map(self._has_recorded_bytes, wheels)
-            for wheel, is_same in zip(wheels, answers, strict=True):
-                if not is_same:
-                    differing.add(wheel.name)
-        return differing
+        names = [wheel.name for wheel in wheels]
+        answers = each_answer(self._has_recorded_bytes, names, READERS)
+        return {name for name, is_same in answers if not is_same}
 
-    def _has_recorded_bytes(self, wheel: Wheel) -> bool:
+    def _has_recorded_bytes(self, name: str) -> bool:
+        record = self.wheels[name].record
         promised = {
-            wheel_key(wheel.name): wheel.record.sha256,
-            metadata_key(wheel.name): wheel.record.metadata_sha256,
+            wheel_key(name): record.sha256,
+            metadata_key(name): record.metadata_sha256,
         }
         for key, sha256 in promised.items():
             stat = self.store.stat(key)
@@ -198,12 +194,15 @@ class Rebuild:
             # A removal that was killed before its bytes went is finished here.
             if wheel.state.removed is not None and self._files(name):
                 delete_files(self.store, name)
-        written = tuple(dict.fromkeys(self.writer.written))
-        return Reconciled(written, tuple(sorted(self.missing)), tuple(sorted(self.differing)))
+        return Reconciled(
+            written=tuple(dict.fromkeys(self.writer.written)),
+            missing=tuple(sorted(self.missing)),
+            differing=tuple(sorted(self.differing)),
+        )
 
-    def _wheels_by_place(self) -> dict[str, dict[str, list[Wheel]]]:
+    def _wheels_by_place(self) -> WheelsByPlace:
         """The wheels that are listed, by group and project."""
-        places: dict[str, dict[str, list[Wheel]]] = defaultdict(lambda: defaultdict(list))
+        places: WheelsByPlace = defaultdict(lambda: defaultdict(list))
         for wheel in self.wheels.values():
             has_files = wheel.name not in self.missing and wheel.name not in self.differing
             for group in wheel.groups:
@@ -226,7 +225,8 @@ class Rebuild:
             stored = self.store.get(record_key(name))
             if stored is None:
                 continue
-            if self.store.stat(wheel_key(name)) and self.store.stat(metadata_key(name)):
+            files = (wheel_key(name), metadata_key(name))
+            if all(map(self.store.stat, files)):
                 record = parse_record(stored.data, record_key(name))
                 yield Wheel(record, read_state(self.store, name))
 

@@ -9,8 +9,8 @@ so that a slow writer never puts an older state over a newer one.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
@@ -25,7 +25,7 @@ from pydantic import (
 from farm.base.errors import InfrastructureError, UsageError
 from farm.base.yamlfile import first_fault
 from farm.index.layout import WheelName, check_group, event_key, parse_wheel_name, record_key
-from farm.index.stores import Store, Stored
+from farm.index.stores import Store, Stored, each_answer
 
 Kind = Literal["yank", "unyank", "remove", "promote"]
 
@@ -133,6 +133,10 @@ class Wheel(NamedTuple):
         return tuple(dict.fromkeys((*self.record.groups, *self.state.groups)))
 
 
+WheelsByPlace = dict[str, dict[str, list[Wheel]]]
+"""Wheels by group and project."""
+
+
 def compact(document: object) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -209,9 +213,12 @@ def read_events(store: Store, target: str) -> list[Event]:
     events: list[Event] = []
     # Numbers have no gaps, since each is created only if it is free: the first that is missing ends
     # the list.
-    while (stored := store.get(event_key(target, len(events) + 1))) is not None:
-        events.append(_event(stored, target, len(events) + 1))
-    return events
+    while True:
+        number = len(events) + 1
+        stored = store.get(event_key(target, number))
+        if stored is None:
+            return events
+        events.append(_event(stored, target, number))
 
 
 def read_state(store: Store, filename: str) -> State:
@@ -228,14 +235,12 @@ def read_all(store: Store, present: Iterable[str]) -> dict[str, Wheel]:
     """
     keys = sorted(key for key in present if key.startswith("records/"))
     targets = {key.split("/")[1] for key in present if key.startswith("events/")}
-    with ThreadPoolExecutor(READERS) as pool:
-        records = list(pool.map(lambda key: _listed_record(store, key), keys))
-        states = dict(
-            zip(targets, pool.map(lambda target: read_state(store, target), targets), strict=True)
-        )
-    return {
-        record.filename: Wheel(record, states.get(record.filename, State())) for record in records
-    }
+    states = dict(each_answer(partial(read_state, store), targets, READERS))
+    wheels = {}
+    for _, record in each_answer(partial(_listed_record, store), keys, READERS):
+        state = states.get(record.filename, State())
+        wheels[record.filename] = Wheel(record, state)
+    return wheels
 
 
 def _listed_record(store: Store, key: str) -> Record:
@@ -268,7 +273,8 @@ def fold(events: Sequence[Event]) -> State:
             case "remove":
                 state = state._replace(removed=event.reason)
             case "promote" if event.group is not None:
-                state = state._replace(groups=tuple(dict.fromkeys((*state.groups, event.group))))
+                groups = dict.fromkeys((*state.groups, event.group))
+                state = state._replace(groups=tuple(groups))
     return state
 
 
@@ -282,7 +288,12 @@ def add_event(
         at = datetime.now(UTC).isoformat()
         try:
             event = Event(
-                number=number, kind=kind, target=target, reason=reason, time=at, group=group
+                number=number,
+                kind=kind,
+                target=target,
+                reason=reason,
+                time=at,
+                group=group,
             )
         except ValidationError as error:
             raise UsageError(

@@ -216,7 +216,9 @@ class S3Store:
         self.bucket = bucket
         self.slash = slash
         self.encryption: dict[str, Any] = dict(encryption or {})
-        self.prefix = f"{prefix}/" if prefix else ""
+        self.prefix = ""
+        if prefix:
+            self.prefix = f"{prefix}/"
         self._bare = False  # Ceph understands a tag in If-Match only without its quotes
         try:
             session = boto3.Session()
@@ -226,7 +228,8 @@ class S3Store:
             }
             self.client: S3Client = session.client("s3", **where, config=_CONFIG)
             _bound_answers(self.client)
-            self.patient: S3Client = session.client("s3", **where, config=_CONFIG.merge(_PATIENT))
+            patient = _CONFIG.merge(_PATIENT)
+            self.patient: S3Client = session.client("s3", **where, config=patient)
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"no client for s3://{bucket}: {error}") from error
         # AWS redirects between its regions, which botocore follows. AWS_ENDPOINT_URL may name
@@ -285,7 +288,8 @@ class S3Store:
             while starts or parts:
                 while starts and len(parts) < PARTS_AT_ONCE:
                     start = starts.popleft()
-                    parts.append(pool.submit(self._part, key, start, min(start + PART, size)))
+                    end = min(start + PART, size)
+                    parts.append(pool.submit(self._part, key, start, end))
                 yield parts.popleft().result()
 
     def _part(self, key: str, start: int, end: int) -> bytes:
@@ -345,9 +349,13 @@ class S3Store:
         if etag is None:
             return self._put(key, data, stat, {**headers, "IfNoneMatch": "*"})
         bare = etag.strip('"')
-        if self._put(key, data, stat, {**headers, "IfMatch": bare if self._bare else etag}):
+        if self._bare:
+            return self._put(key, data, stat, {**headers, "IfMatch": bare})
+        if self._put(key, data, stat, {**headers, "IfMatch": etag}):
             return True
-        head = None if self._bare or bare == etag else self._head(key)
+        if bare == etag:
+            return False
+        head = self._head(key)
         if head is None or head["ETag"] != etag:
             return False
         # Nobody changed it, so the server did not understand the quotes.
@@ -576,7 +584,11 @@ def _status(error: ClientError) -> int:
 
 def _absent(error: ClientError) -> bool:
     """Only 404 means absent, and a missing bucket is not an empty index."""
-    return _status(error) == 404 and error.response.get("Error", {}).get("Code") != "NoSuchBucket"
+    return _status(error) == 404 and _code(error) != "NoSuchBucket"
+
+
+def _code(error: ClientError) -> str | None:
+    return error.response.get("Error", {}).get("Code")
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -584,8 +596,10 @@ def _may_pass(error: BaseException) -> bool:
     way".
     """
     if isinstance(error, ClientError):
-        code = error.response.get("Error", {}).get("Code")
-        return _status(error) in {408, 409, 429} or _status(error) >= 500 or code in _RETRY_CODES
+        status = _status(error)
+        if status in {408, 409, 429} or status >= 500:
+            return True
+        return _code(error) in _RETRY_CODES
     transient = (
         aws.ConnectionError
         | aws.HTTPClientError

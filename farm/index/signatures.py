@@ -22,7 +22,6 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -82,7 +81,7 @@ from farm.index.pages import JSON, parse_catalogue, parse_page
 from farm.index.publish import check_store
 from farm.index.reader import ACCEPT_BROWSER, ACCEPT_PIP, HttpReader, Reader
 from farm.index.records import READERS, ForeignObjectError, foreign
-from farm.index.stores import SCRATCH, Store, Stored, etag_of
+from farm.index.stores import SCRATCH, Store, Stored, each_answer, etag_of
 
 MAX_ROLE_BYTES = 5_000_000
 MAX_KEY = 1 << 16
@@ -200,10 +199,10 @@ def set_keys(
     check_store(store)
     before = newest_root(store)
     owner = successor or signer
-    if before and signer.public_key.keyid not in before.signed.roles[Root.type].keyids:
-        keyid = signer.public_key.keyid[:16]
+    keyid = signer.public_key.keyid
+    if before and keyid not in before.signed.roles[Root.type].keyids:
         raise UsageError(
-            f"key {keyid} is not the root key of this index",
+            f"key {keyid[:16]} is not the root key of this index",
             hint="name the root key: --root-key FILE",
         )
     keys: list[Key] = list(online)
@@ -217,7 +216,8 @@ def set_keys(
             hint="name one: farm index keys ONLINE.pub --root-key FILE",
         )
     now = datetime.now(UTC).replace(microsecond=0)
-    root = Root(version=number, expires=now + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
+    expires = now + timedelta(days=ROOT_DAYS)
+    root = Root(version=number, expires=expires, consistent_snapshot=True)
     root.add_key(owner.public_key, Root.type)
     for role in (Targets.type, Snapshot.type, Timestamp.type):
         for key in keys:
@@ -346,20 +346,19 @@ def _targets(store: Store) -> dict[str, TargetFile]:
     """Everything that is signed, by key."""
     keys = sorted(key for key in store.list("") if is_page(key))
     targets: dict[str, TargetFile] = {}
-    with ThreadPoolExecutor(READERS) as pool:
-        for key, stored in zip(keys, pool.map(store.get, keys), strict=True):
-            if stored is None:
-                continue
-            digest = hashlib.sha256(stored.data).hexdigest()
-            targets[key] = TargetFile(len(stored.data), {"sha256": digest}, key)
-            if not json_page_of(key):
-                continue
-            # A page that is none is signed as it is; `farm index check` names it.
-            with suppress(ForeignObjectError):
-                for file in parse_page(stored.data, key).files:
-                    place = wheel_key(file.filename)
-                    hashes = {"sha256": file.hashes.sha256}
-                    targets[place] = TargetFile(file.size or 0, hashes, place)
+    for key, stored in each_answer(store.get, keys, READERS):
+        if stored is None:
+            continue
+        digest = hashlib.sha256(stored.data).hexdigest()
+        targets[key] = TargetFile(len(stored.data), {"sha256": digest}, key)
+        if not json_page_of(key):
+            continue
+        # A page that is none is signed as it is; `farm index check` names it.
+        with suppress(ForeignObjectError):
+            for file in parse_page(stored.data, key).files:
+                place = wheel_key(file.filename)
+                hashes = {"sha256": file.hashes.sha256}
+                targets[place] = TargetFile(file.size or 0, hashes, place)
     return targets
 
 
@@ -498,39 +497,37 @@ def _compare(
     signed = time_of(targets)
     signed_pages, signed_files = _pages_and_files(targets.targets)
     data: dict[str, bytes] = {}
-    with ThreadPoolExecutor(READERS) as pool:
-        problems = _read_pages(reader, pool, signed_pages, signed, data)
-        candidates = sorted(_candidates(reader, data) - signed_pages.keys())
-        for key, page in zip(candidates, pool.map(reader.get, candidates), strict=True):
-            if page is not None:
-                problems.append(f"{key}: no signature covers this page")
-        with _tuf_errors(reader, fetcher):
-            for key in _listed_wheels(data):
-                target = signed_files.get(key) or updater.get_targetinfo(key)
-                if target is None:
-                    problems.append(f"{key}: no signature covers this wheel")
-                else:
-                    signed_files[key] = target
-        if isinstance(reader, HttpReader):
-            page_keys = installer_pages(data)  # what differs is named above
-            ask = partial(_seen_by_clients, reader, signed=signed_pages)
-            for lines in pool.map(ask, page_keys):
-                problems += lines
-        if wheels:
-            problems += _compare_files(reader, pool, _promised_files(signed_files, data))
+    problems = _read_pages(reader, signed_pages, signed, data)
+    candidates = sorted(_candidates(reader, data) - signed_pages.keys())
+    for key, page in each_answer(reader.get, candidates, READERS):
+        if page is not None:
+            problems.append(f"{key}: no signature covers this page")
+    with _tuf_errors(reader, fetcher):
+        for key in _listed_wheels(data):
+            target = signed_files.get(key) or updater.get_targetinfo(key)
+            if target is None:
+                problems.append(f"{key}: no signature covers this wheel")
+            else:
+                signed_files[key] = target
+    if isinstance(reader, HttpReader):
+        page_keys = installer_pages(data)  # what differs is named above
+        ask = partial(_seen_by_clients, reader, signed=signed_pages)
+        for _, lines in each_answer(ask, page_keys, READERS):
+            problems += lines
+    if wheels:
+        problems += _compare_files(reader, _promised_files(signed_files, data))
     return Verified(signed.isoformat(), len(signed_pages), len(signed_files), tuple(problems))
 
 
 def _read_pages(
     reader: Reader,
-    pool: ThreadPoolExecutor,
     signed_pages: Mapping[str, TargetFile],
     signed: datetime,
     data: dict[str, bytes],
 ) -> list[str]:
     """Put the pages that are as they were signed into `data`; return what is wrong with others."""
     problems = []
-    for key, page in zip(signed_pages, pool.map(reader.get, signed_pages), strict=True):
+    for key, page in each_answer(reader.get, signed_pages, READERS):
         if page is None:
             problems.append(f"{key}: is signed, and is not there")
         elif hashlib.sha256(page).hexdigest() != signed_pages[key].hashes["sha256"]:
@@ -543,13 +540,14 @@ def _read_pages(
     return problems
 
 
-def _compare_files(
-    reader: Reader, pool: ThreadPoolExecutor, files: Mapping[str, PromisedFile]
-) -> list[str]:
+def _compare_files(reader: Reader, files: Mapping[str, PromisedFile]) -> list[str]:
     """Hash wheels, their `.metadata` and their records; return what is not as it was signed."""
+
+    def digest_of(key: str) -> str | None:
+        return reader.digest(key, files[key].size)
+
     problems = []
-    digests = pool.map(lambda key: reader.digest(key, files[key].size), files)
-    for key, digest in zip(files, digests, strict=True):
+    for key, digest in each_answer(digest_of, files, READERS):
         if digest is None:
             problems.append(f"{key}: is not there")
         elif digest != files[key].sha256:
@@ -569,7 +567,7 @@ def _seen_by_clients(reader: HttpReader, key: str, signed: Mapping[str, TargetFi
     They do not ask for index.html: a cache or server may answer the folder with something else.
     """
     folder = key.removesuffix("index.html")
-    group, project = key.split("/")[1], key.split("/")[3:-1]
+    _, group, _, *project, _ = key.split("/")
     json_page = "/".join(["whl", group, "v1-json", *project, "index.json"])
     problems = []
     for client, accept in (("pip", ACCEPT_PIP), ("a browser", ACCEPT_BROWSER)):
@@ -632,8 +630,10 @@ def _tuf_errors(reader: Reader, fetcher: "_Fetcher | None" = None) -> Iterator["
             ) from error
         if isinstance(error, DownloadError) and not isinstance(error, DownloadHTTPError):
             raise InfrastructureError(f"{where}: {error}", hint="run it again") from error
-        why, hint = next(words for kind, words in _WORDS.items() if isinstance(error, kind))
-        raise VerificationFailedError(f"{where}: {why}: {error}", hint=hint) from error
+        for kind, (why, hint) in _WORDS.items():
+            if isinstance(error, kind):
+                raise VerificationFailedError(f"{where}: {why}: {error}", hint=hint) from error
+        raise
 
 
 _WORDS: dict[type[Exception], tuple[str, str]] = {

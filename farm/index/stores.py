@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -120,8 +120,11 @@ def check_key(key: str) -> str:
     Not an empty part, one that starts with a dot or is over 255 bytes; not over 900 in all (S3's
     limit is 1024).
     """
-    parts = key.split("/")
-    if len(key) > 900 or not all(len(part) <= 255 and _SEGMENT.fullmatch(part) for part in parts):
+    is_safe = len(key) <= 900
+    for part in key.split("/"):
+        if len(part) > 255 or not _SEGMENT.fullmatch(part):
+            is_safe = False
+    if not is_safe:
         raise UsageError(f"not a key for the index: {key[:200]!r}")
     return key
 
@@ -193,19 +196,33 @@ class _LostRaceError(InfrastructureError): ...
 
 def data_of(stored: Stored | None) -> bytes | None:
     """The bytes of an object; None if there is none."""
-    return stored.data if stored is not None else None
+    if stored is None:
+        return None
+    return stored.data
 
 
 def etag_of(stored: Stored | None) -> str | None:
     """The tag by which an object is replaced; None if there is none."""
-    return stored.etag if stored is not None else None
+    if stored is None:
+        return None
+    return stored.etag
+
+
+_T = TypeVar("_T")
 
 
 def get_many(store: Store, keys: Iterable[str], at_a_time: int) -> dict[str, Stored | None]:
     """Read small objects, several at a time; None where there is none."""
+    return dict(each_answer(store.get, keys, at_a_time))
+
+
+def each_answer(
+    ask: Callable[[str], _T], keys: Iterable[str], at_a_time: int
+) -> Iterator[tuple[str, _T]]:
+    """Ask for keys, several at a time, and yield each with its answer, in their order."""
     keys = list(keys)
     with ThreadPoolExecutor(at_a_time) as pool:
-        return dict(zip(keys, pool.map(store.get, keys), strict=True))
+        yield from zip(keys, pool.map(ask, keys), strict=True)
 
 
 def swap(

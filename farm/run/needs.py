@@ -45,9 +45,10 @@ class Makers:
 
     def of(self, needs: Iterable[str], variant: str, platform: str) -> frozenset[str]:
         """The ids of the runs that make the needs (`torch==2.0.1+…`) of a plan."""
-        return frozenset(
-            run for need in needs for run in self._runs.get((need, variant, platform), ())
-        )
+        makers = set[str]()
+        for need in needs:
+            makers |= self._runs.get((need, variant, platform), set())
+        return frozenset(makers)
 
 
 def not_being_built(journal: Journal, plan: Plan, needs: Sequence[str]) -> list[str]:
@@ -68,7 +69,8 @@ def published_needs(
     Raises:
         UsageError: One is missing; the hint builds it.
     """
-    needs = plan.needs if needs is None else needs
+    if needs is None:
+        needs = plan.needs
     if not needs:
         return {}  # most builds: the index is not even opened
     store = open_store(workspace.index_url)
@@ -88,10 +90,10 @@ def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str |
         except UsageError:
             package, how = _how(plan, need, project)
             hours = _recipe_of(plan, package, project).cost_for(plan.parsed_variant.sms)
-            text = (
-                f"{f'{hours[0]} {hours[1]:g} CPU hours' if hours else 'cost not measured'}: "
-                f"farm submit {how}"
-            )
+            cost = "cost not measured"
+            if hours:
+                cost = f"{hours[0]} {hours[1]:g} CPU hours"
+            text = f"{cost}: farm submit {how}"
         needs.append((str(need), text))
     return needs
 
@@ -99,10 +101,12 @@ def standing(index_url: str, plan: Plan, project: Path) -> list[tuple[str, str |
 def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
     key = json_key(plan.parsed_variant.group, canonicalize_name(need.name))
     page = store.get(key)
-    # A page may list wheels of several Pythons, and yanked ones.
-    for file in parse_page(page.data, key).files if page else ():
-        if file.url is not None and file.yanked is False and _serves(file.filename, plan, need):
-            return file
+    if page is not None:
+        # It may list wheels of several Pythons, and yanked ones.
+        for file in parse_page(page.data, key).files:
+            is_offered = file.url is not None and file.yanked is False
+            if is_offered and _serves(file.filename, plan, need):
+                return file
     raise UsageError(
         f"{plan.package} is built against {need}, and the index has no such wheel for "
         f"{plan.variant}",
@@ -114,40 +118,50 @@ def _how(plan: Plan, need: Requirement, project: Path) -> tuple[str, str]:
     """The recipe that makes it, and the options: by the recipe's name, from the same channel where
     that has it.
     """
+    recipes = [name for name in names() if recipe(name).package == need.name]
     channel = load_matrix(project).channels.get(plan.channel)
-    called = [name for name in names() if recipe(name).package == need.name]
-    in_channel = [name for name in called if channel and name in channel.packages]
-    package = (
-        in_channel or [name for name in called if name == need.name] or called or [need.name]
-    )[0]
-    options = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
+    in_channel: list[str] = []
+    if channel:
+        in_channel = [name for name in recipes if name in channel.packages]
     if in_channel:
-        return package, f"{options} --channel {plan.channel}"
+        package = in_channel[0]
+    elif need.name in recipes:
+        package = need.name
+    else:
+        package = next(iter(recipes), need.name)
+    options = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
     torch = plan.options.get("torch")
-    return package, f"{options} --torch {torch}" if need.name == "torch" and torch else options
+    if in_channel:
+        options += f" --channel {plan.channel}"
+    elif need.name == "torch" and torch:
+        options += f" --torch {torch}"
+    return package, options
 
 
 def _recipe_of(plan: Plan, package: str, project: Path) -> Recipe:
     """The recipe of the channel that would build it: the plan's own, else the first that offers
     this release.
     """
-    matrix = load_matrix(project)
-    for channel in [c for c in (matrix.channels.get(plan.channel), *matrix.channels.values()) if c]:
-        if (
-            package in channel.packages
-            and plan.options.get("torch") == channel.text.options["torch"]
-        ):
+    channels = load_matrix(project).channels
+    torch = plan.options.get("torch")
+    for channel in (channels.get(plan.channel), *channels.values()):
+        if channel is None or package not in channel.packages:
+            continue
+        if channel.text.options["torch"] == torch:
             return recipe(channel.text.recipe_of(package))
     return recipe(package)
 
 
 def _serves(filename: str, plan: Plan, need: Requirement) -> bool:
     _, version, _, tags = parse_wheel_filename(filename)
-    return need.specifier.contains(version) and any(
-        serves(tag.interpreter, tag.abi, plan.parsed_variant.python)
-        and facts(plan.platform).fits(tag.platform, plan.machine)
-        for tag in tags
-    )
+    if not need.specifier.contains(version):
+        return False
+    python = plan.parsed_variant.python
+    system = facts(plan.platform)
+    for tag in tags:
+        if serves(tag.interpreter, tag.abi, python) and system.fits(tag.platform, plan.machine):
+            return True
+    return False
 
 
 def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
@@ -162,9 +176,8 @@ def fetch_needs(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     cache = workspace.artifacts / "sources"
     cache.mkdir(parents=True, exist_ok=True)
     for wheel in plan.build_requires:
-        shutil.copyfile(
-            fetch(wheel, cache, mirror=None, line=workspace.watcher.line), dest / str(wheel.file)
-        )
+        fetched_file = fetch(wheel, cache, mirror=None, line=workspace.watcher.line)
+        shutil.copyfile(fetched_file, dest / str(wheel.file))
     wheels = published_needs(workspace, plan)
     if not wheels:
         return {}

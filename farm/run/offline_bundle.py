@@ -22,10 +22,9 @@ from farm.base.safe_files import CHUNK, create_new, open_plain
 from farm.base.temporary import temporary_folder
 from farm.base.yamlfile import Model
 from farm.base.zipapps import pack
-from farm.engines import transfer
+from farm.engines import host, transfer
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
-from farm.engines.host import CARRIED
 from farm.plan.file import Plan, Sha256
 from farm.plan.recipe import recipe
 from farm.plan.render import EPOCH
@@ -44,6 +43,13 @@ from farm.run.workspace import Outcomes, Workspace
 
 PART_BYTES = 56 << 20
 RUNNER = "farm.run.standalone.bundle:main"
+CARRIED = (
+    *host.CARRIED,
+    "farm/run/__init__.py",
+    "farm/run/standalone/__init__.py",
+    "farm/run/standalone/unpacked_files.py",
+)
+"""The files of the farm that the bundle's program imports by their own names."""
 
 
 def write_bundle(
@@ -150,7 +156,9 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
             fetch_needs(workspace, plan, needed["needs"])
         outcomes = Outcomes()
         rendered = write_context(workspace, plan, folder, outcomes)
-        image = toolchain(workspace, backend, plan, rendered, folder, outcomes)
+        logs = workspace.artifacts / "bundle"  # stays: an error names the log
+        logs.mkdir(parents=True, exist_ok=True)
+        image = toolchain(workspace, backend, plan, rendered, logs, outcomes)
         with outcomes.timed("pack", workspace.watcher) as step:
             workspace.watcher.line(f"packing {image}: takes minutes, but only once for each image")
             tree = pack_toolchain(workspace, engine, image)

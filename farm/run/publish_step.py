@@ -45,11 +45,12 @@ def publish_wheel(
     the index refuses.
     """
     # Hashed here once more: the report may be of a file that was changed since.
-    if not report.passed or report.sha256 != sha256_of(wheel):
-        if report.passed:
-            reason = "its report is of another file"
-        else:
-            reason = "it failed verification"
+    reason = None
+    if not report.passed:
+        reason = "it failed verification"
+    elif report.sha256 != sha256_of(wheel):
+        reason = "its report is of another file"
+    if reason:
         raise PublishRefusedError(
             f"{wheel.name} is not published: {reason}", hint=f"farm verify {wheel.name}"
         )
@@ -59,16 +60,7 @@ def publish_wheel(
             wheel,
             group=plan.parsed_variant.group,
             upload_time=datetime.now(UTC),
-            provenance={
-                "plan": plan.digest,
-                "verified": report.sha256,
-                "report": findings_of(report),
-                "channel": plan.channel,
-                **({"cuda-libraries": plan.cuda_libraries} if plan.cuda_libraries else {}),
-                **({"without": lacking} if (lacking := absent_features(plan.without)) else {}),
-                PREDICATE: predicate(plan, report, given, run=run),
-                **_waived(report),
-            },
+            provenance=_provenance(plan, report, given, run),
             channel=plan.channel,
             policy=policy,
             progress=progress,
@@ -80,6 +72,26 @@ def publish_wheel(
         raise
     refresh_site(workspace, {result.record.project})
     return result
+
+
+def _provenance(plan: Plan, report: Report, given: BuildInputs, run: str | None) -> dict[str, Any]:
+    """What the index's record says of how a wheel was made, and what verify found."""
+    provenance: dict[str, Any] = {
+        "plan": plan.digest,
+        "verified": report.sha256,
+        "report": findings_of(report),
+        "channel": plan.channel,
+    }
+    if plan.cuda_libraries:
+        provenance["cuda-libraries"] = plan.cuda_libraries
+    lacking = absent_features(plan.without)
+    if lacking:
+        provenance["without"] = lacking
+    provenance[PREDICATE] = predicate(plan, report, given, run=run)
+    waivers = _waivers(report)
+    if waivers:
+        provenance["waivers"] = waivers
+    return provenance
 
 
 def findings_of(report: Report) -> dict[str, Any]:
@@ -98,14 +110,15 @@ def findings_of(report: Report) -> dict[str, Any]:
     return facts
 
 
-def _waived(report: Report) -> dict[str, list[dict[str, object]]]:
+def _waivers(report: Report) -> list[dict[str, object]]:
     """Accepted findings for the index: the reasons that were used, and how many findings each
     covers.
     """
-    used: Counter[tuple[str, str]] = Counter(
-        (f.check, f.waived) for f in report.findings if f.waived is not None
-    )
-    waivers = [
-        {"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())
-    ]
-    return {"waivers": waivers} if waivers else {}
+    used: Counter[tuple[str, str]] = Counter()
+    for finding in report.findings:
+        if finding.waived is not None:
+            used[finding.check, finding.waived] += 1
+    waivers: list[dict[str, object]] = []
+    for (check, why), count in sorted(used.items()):
+        waivers.append({"check": check, "reason": why, "findings": count})
+    return waivers

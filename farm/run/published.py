@@ -17,7 +17,7 @@ from farm.index.page_writer import complete_publish
 from farm.index.pages import parse_page
 from farm.index.records import Record, parse_record
 from farm.index.store_urls import open_store
-from farm.index.stores import Store
+from farm.index.stores import Store, data_of
 from farm.plan.file import Plan
 from farm.run.pip_commands import pip_line, pip_request, public_url, words_of
 from farm.run.smoke import SmokeOptions, passed_mark, smoke
@@ -36,15 +36,12 @@ def published_wheel(workspace: Workspace, plan: Plan) -> Record | None:
             needs NVIDIA's wheels or the other way round.
     """
     store = open_store(workspace.index_url)
-    record = next(
-        (r for r in records_of(store, plan) if r.provenance.get("plan") == plan.digest), None
-    )
+    record = _record_of(store, plan)
+    if record is None:
+        return None
     # `verified` is the sha256 that verify read: a file that was replaced since has another.
-    if (
-        record is None
-        or record.provenance.get("verified") != record.sha256
-        or not _is_offered(store, plan, record)
-    ):
+    is_verified = record.provenance.get("verified") == record.sha256
+    if not is_verified or not _is_offered(store, plan, record):
         return None
     # A record of an earlier version of the farm does not say which form it is.
     form = record.provenance.get("cuda-libraries", plan.cuda_libraries)
@@ -57,23 +54,35 @@ def published_wheel(workspace: Workspace, plan: Plan) -> Record | None:
     return record
 
 
+def _record_of(store: Store, plan: Plan) -> Record | None:
+    """The record of the wheel that this very plan made."""
+    for record in records_of(store, plan):
+        if record.provenance.get("plan") == plan.digest:
+            return record
+    return None
+
+
 def listed(read: Callable[[str], bytes | None], plan: Plan, group: str) -> list[str]:
     """The file names of the plan's version on the page of its package in a group; makers of wheels
     spell names differently.
     """
     key = json_key(group, canonicalize_name(plan.package))
     page = read(key)
-    names = [file.filename for file in parse_page(page, key).files] if page else []
+    if not page:
+        return []
     version = str(Version(plan.version))  # `2024.01` of a recipe is `2024.1` in the name of a file
-    return [name for name in names if str(parse_wheel_name(name).version) == version]
+    names = []
+    for file in parse_page(page, key).files:
+        if str(parse_wheel_name(file.filename).version) == version:
+            names.append(file.filename)
+    return names
 
 
 def records_of(store: Store, plan: Plan) -> Iterator[Record]:
     """The records of the files of the plan's version."""
 
     def read(key: str) -> bytes | None:
-        content = store.get(key)
-        return content.data if content else None
+        return data_of(store.get(key))
 
     for key in map(record_key, listed(read, plan, plan.parsed_variant.group)):
         if record_file := store.get(key):
@@ -88,9 +97,10 @@ def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
     page = store.get(key)
     if page is None or store.stat(f"whl/files/{record.filename}") is None:
         return False
-    files = {file.filename: file for file in parse_page(page.data, key).files}
-    file = files.get(record.filename)
-    return file is not None and file.hashes.sha256 == record.sha256 and file.yanked is False
+    for file in parse_page(page.data, key).files:
+        if file.filename == record.filename:
+            return file.hashes.sha256 == record.sha256 and file.yanked is False
+    return False
 
 
 def offer(
@@ -102,10 +112,8 @@ def offer(
     group = plan.parsed_variant.group
     with outcomes.timed("publish", workspace.watcher) as step:
         complete_publish(open_store(workspace.index_url), group, record.project)
-        step.result = (
-            "already there, from the same plan: "
-            f"{public_url(workspace, f'whl/files/{record.filename}')}"
-        )
+        address = public_url(workspace, f"whl/files/{record.filename}")
+        step.result = f"already there, from the same plan: {address}"
     requirement, source = pip_request(workspace, plan, record.filename)
     outcomes.pip_line = pip_line(requirement, source)
     return requirement, source
@@ -120,10 +128,11 @@ def install_lines(workspace: Workspace, plans: Iterable[Plan]) -> list[str]:
         if record is not None:
             names.setdefault((plan.variant, plan.platform), []).append(record.filename)
             groups[plan.variant] = plan.parsed_variant.group
-    return [
-        shlex.join(["pip", "install", *words_of(workspace, groups[variant], *filenames)])
-        for (variant, _), filenames in names.items()
-    ]
+    lines = []
+    for (variant, _), filenames in names.items():
+        words = words_of(workspace, groups[variant], *filenames)
+        lines.append(shlex.join(["pip", "install", *words]))
+    return lines
 
 
 def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:

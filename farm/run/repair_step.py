@@ -28,8 +28,11 @@ def repair_built(
     made anew.
     """
     wheel = the_wheel(built / "wheel")
-    libraries = built / "lib"  # engines that hand over files alone leave an empty folder out
-    options = repair_options(plan, wheel, [libraries] if libraries.is_dir() else [])
+    lib_dirs = []
+    libraries = built / "lib"
+    if libraries.is_dir():  # engines that hand over files alone leave an empty folder out
+        lib_dirs.append(libraries)
+    options = repair_options(plan, wheel, lib_dirs)
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
     return repair(wheel, dest, options, progress)
@@ -72,13 +75,14 @@ def _check_promise(plan: Plan, wheel: Path) -> None:
         )
     built = Version(name.version)
     promised = Version(plan.version)
-    parts = [
-        release.base_version if built.pre == ("a", 0) else release.public
-        for release in (built, promised)
-    ]
-    version, expected = map(canonicalize_version, parts)
+    version = built.public
+    expected = promised.public
+    if built.pre == ("a", 0):
+        version = built.base_version
+        expected = promised.base_version
+    is_same = canonicalize_version(version) == canonicalize_version(expected)
     says_its_release = any(built.release) and not built.is_devrelease
-    if says_its_release and version != expected:
+    if says_its_release and not is_same:
         raise BuildFailedError(
             f"the build made {plan.package} {built}, and the recipe's version is {promised.public}",
             hint=f"correct version or source of {folder(plan.recipe) / 'recipe.yaml'}",

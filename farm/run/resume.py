@@ -59,7 +59,9 @@ class BuildState:
 
     @property
     def newest(self) -> Attempt | None:
-        return self.attempts[-1] if self.attempts else None
+        if not self.attempts:
+            return None
+        return self.attempts[-1]
 
     @property
     def open_attempt(self) -> Attempt | None:
@@ -79,10 +81,17 @@ class BuildState:
 
 def build_state(workspace: Workspace, journal: Journal, run_id: str) -> BuildState:
     """Return what there is of a run's build now; no engine is asked."""
-    builds = [job for job in journal.jobs(run_id) if job.kind == "build"]
-    attempts = tuple(attempt for job in builds for attempt in job.attempts)
-    newest = attempts[-1] if attempts else None
+    attempts: list[Attempt] = []
+    for job in journal.jobs(run_id):
+        if job.kind == "build":
+            attempts += job.attempts
+    newest = None
+    if attempts:
+        newest = attempts[-1]
+    adopted_from = None
     adopted = journal.happened(run_id, EventKind.RESUMED)
+    if adopted:
+        adopted_from = str(adopted.data["run"])
     if (workspace.run_folder(run_id) / BUILT).is_dir():
         stage = Stage.COLLECTED
     elif newest is None:
@@ -95,7 +104,7 @@ def build_state(workspace: Workspace, journal: Journal, run_id: str) -> BuildSta
         stage = Stage.RUNNING
     else:
         stage = Stage.SUBMITTED
-    return BuildState(stage, attempts, str(adopted.data["run"]) if adopted else None)
+    return BuildState(stage, tuple(attempts), adopted_from)
 
 
 # --- from other runs
@@ -138,10 +147,13 @@ def adopt_previous_build(
     run = journal.run(run_id)
     if run.request.rebuild:
         return None
+    has_library_wheels = bool(run.plan.get("library_wheels"))
     for earlier in earlier_runs:
+        if bool(earlier.plan.get("library_wheels")) != has_library_wheels:
+            continue
         folder = workspace.run_folder(earlier.id)
-        same_form = bool(earlier.plan.get("library_wheels")) == bool(run.plan.get("library_wheels"))
-        if not same_form or not list((folder / BUILT / "wheel").glob("*.whl")):
+        wheels = list((folder / BUILT / "wheel").glob("*.whl"))
+        if not wheels:
             continue
         if earlier.result == "success" and came_as_far(earlier, run):
             return None

@@ -1,6 +1,6 @@
 """Where a run is, why it is there, and how far its build is: read from the journal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -62,7 +62,7 @@ class RunState:
     @property
     def last(self) -> Attempt | None:
         """The newest attempt."""
-        return self.attempts[-1] if self.attempts else None
+        return _last(self.attempts)
 
     @property
     def abandoned(self) -> bool:
@@ -74,14 +74,27 @@ class RunState:
         """One sentence that explains a wait or a failure; None where there is nothing to
         explain.
         """
-        return self.detail or (str(self.reason) if self.reason else None)
+        if self.detail:
+            return self.detail
+        if self.reason is None:
+            return None
+        return str(self.reason)
+
+
+def _last(attempts: Sequence[Attempt]) -> Attempt | None:
+    if not attempts:
+        return None
+    return attempts[-1]
 
 
 def state_of(journal: Journal, run: Run) -> RunState:
     """The state of a run now."""
-    jobs = journal.jobs(run.id)
-    attempts = tuple(attempt for job in jobs for attempt in job.attempts)
-    builds = [attempt for job in jobs if job.kind == "build" for attempt in job.attempts]
+    attempts: list[Attempt] = []
+    builds: list[Attempt] = []
+    for job in journal.jobs(run.id):
+        attempts += job.attempts
+        if job.kind == "build":
+            builds += job.attempts
     if run.finished is None:
         state = _open(journal, run, attempts)
     else:
@@ -89,36 +102,41 @@ def state_of(journal: Journal, run: Run) -> RunState:
     # The owner's death overrules the last state that it wrote, which may be a `running` of last
     # week.
     if run.finished is None and run.owner != NOBODY and is_dead(run.owner):
-        state = RunState(
-            state.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD
-        )
-    return replace(state, attempts=attempts, build=builds[-1] if builds else None)
+        reason = Reason.CONTROLLER_DEAD
+        if run.request.detached:
+            reason = Reason.NO_DISPATCHER
+        state = RunState(state.phase, reason)
+    return replace(state, attempts=tuple(attempts), build=_last(builds))
 
 
 def _ended(journal: Journal, run: Run) -> RunState:
     if run.result == "success":
         return RunState(Phase.SUCCEEDED)
+    reason = None
+    detail = None
     error = journal.happened(run.id, EventKind.ERROR)
-    phase = Phase.FAILED if run.result == "failure" else Phase.INFRASTRUCTURE
-    reason: Reason | None = Reason.ERROR if error else None
+    if error:
+        reason = Reason.ERROR
+        detail = str(error.data["text"])
     if run.exit_code == ExitCode.INTERRUPTED:
-        phase = Phase.CANCELLED
+        reason = Reason.INTERRUPTED
         if journal.happened(run.id, EventKind.CANCEL):
             reason = Reason.CANCELLED
-        else:
-            reason = Reason.INTERRUPTED
-    return RunState(phase, reason, str(error.data["text"]) if error else None)
+        return RunState(Phase.CANCELLED, reason, detail)
+    if run.result == "failure":
+        return RunState(Phase.FAILED, reason, detail)
+    return RunState(Phase.INFRASTRUCTURE, reason, detail)
 
 
-def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
+def _open(journal: Journal, run: Run, attempts: Sequence[Attempt]) -> RunState:
     # The attempt comes first: a reason of the scheduler from before its start explains nothing any
     # more.
-    if attempts:
-        last = attempts[-1]
-    else:
-        last = None
+    last = _last(attempts)
     if last is not None and last.state not in FINAL:
-        return RunState(Phase(last.state), Reason.ENGINE if last.why else None, last.why)
+        reason = None
+        if last.why:
+            reason = Reason.ENGINE
+        return RunState(Phase(last.state), reason, last.why)
     waits = journal.happened(run.id, EventKind.WAITING)
     moved = journal.happened(run.id, EventKind.STATE)
     if last is not None and last.state == "done":
@@ -132,9 +150,9 @@ def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState
         return RunState(Phase.QUEUED, Reason.PREPARING)  # sources and image, which may take long
     if waits is not None:
         return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]))
-    return RunState(
-        Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING
-    )
+    if run.request.detached:
+        return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED)
+    return RunState(Phase.QUEUED, Reason.PREPARING)
 
 
 EVERY_S = 10.0  # a build notes its progress at most this often
@@ -169,21 +187,19 @@ def progress(events: Iterable[Event]) -> Progress | None:
     if not events_of_progress:
         return None
     last = events_of_progress[-1]
+    done = int(last.data["done"])
     total = int(last.data["total"])
-    same = [
-        e
-        for e in events_of_progress
-        if e.attempt_id == last.attempt_id and e.data["total"] == total
-    ][-WINDOW:]
-    seconds = (
-        datetime.fromisoformat(last.time) - datetime.fromisoformat(same[0].time)
-    ).total_seconds()
-    steps = int(last.data["done"]) - int(same[0].data["done"])
+    count = []
+    for event in events_of_progress:
+        if event.attempt_id == last.attempt_id and event.data["total"] == total:
+            count.append(event)
+    first = count[-WINDOW:][0]
+    took = datetime.fromisoformat(last.time) - datetime.fromisoformat(first.time)
+    seconds = took.total_seconds()
+    steps = done - int(first.data["done"])
     # No rate from two events of one moment, from a clock that was set back, or where nothing went
     # on.
-    if seconds > 0 and steps > 0:
-        rate = steps / seconds * 60
-    else:
-        rate = None
-    minutes_left = (total - int(last.data["done"])) / rate if rate else None
-    return Progress(int(last.data["done"]), total, rate, minutes_left)
+    if seconds <= 0 or steps <= 0:
+        return Progress(done, total, None, None)
+    rate = steps / seconds * 60
+    return Progress(done, total, rate, (total - done) / rate)

@@ -65,9 +65,12 @@ def refusal(report: Report, report_file: Path | None = None) -> VerificationFail
     ):
         lines += [f"  - {finding.text}" for finding in findings]
         lines.append(f"    why: {why}\n    fix: {fix}")
+    hint = None
+    if report_file:
+        hint = f"the whole report: {report_file}"
+    text = "\n".join(lines)
     return VerificationFailedError(
-        f"{report.wheel} does not hold what its name promises:\n" + "\n".join(lines),
-        hint=f"the whole report: {report_file}" if report_file else None,
+        f"{report.wheel} does not hold what its name promises:\n{text}", hint=hint
     )
 
 
@@ -76,8 +79,8 @@ def summary(report: Report) -> str:
     by_status: dict[str, list[str]] = {}
     for check in report.checks:
         by_status.setdefault(check.status.replace("_", " "), []).append(check.id)
+    parts = [f"{', '.join(ids)} {status}" for status, ids in by_status.items()]
     cpu = report.check("cpu")
-    emulated = [cpu.seen] if cpu.emulated else []
-    return "; ".join(
-        [*(f"{', '.join(ids)} {status}" for status, ids in by_status.items()), *emulated]
-    )
+    if cpu.emulated:
+        parts.append(cpu.seen)
+    return "; ".join(parts)

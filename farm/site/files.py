@@ -59,6 +59,12 @@ class SiteSource:
     root: str
 
 
+Files = dict[str, bytes]
+"""Files of the site by their keys below the index's root."""
+StoredFiles = Mapping[str, Stored | None]
+"""Files as the index has them; None for those that it has not."""
+
+
 class Contents(NamedTuple):
     """The wheels of some or all projects, read at once.
 
@@ -88,7 +94,11 @@ def read_all(store: Store, root: str) -> Contents:
     index_wheels = list(wheels(store))
     tests = kept_tests(store, _sha256_by_name(index_wheels))
     words = _install_words(store, root, index_wheels)
-    return Contents(tuple(project_names(store)), with_tests(index_wheels, tests), words)
+    return Contents(
+        projects=tuple(project_names(store)),
+        wheels=with_tests(index_wheels, tests),
+        words=words,
+    )
 
 
 def read_projects(store: Store, root: str, names: Collection[str]) -> Contents:
@@ -96,7 +106,11 @@ def read_projects(store: Store, root: str, names: Collection[str]) -> Contents:
     project_wheels = list(wheels(store, names))
     tests = kept_tests(store, _sha256_by_name(project_wheels), by_wheel=True)
     words = _install_words(store, root, project_wheels)
-    return Contents(tuple(sorted(names)), with_tests(project_wheels, tests), words)
+    return Contents(
+        projects=tuple(sorted(names)),
+        wheels=with_tests(project_wheels, tests),
+        words=words,
+    )
 
 
 def _sha256_by_name(index_wheels: Iterable[Wheel]) -> dict[str, str]:
@@ -129,7 +143,7 @@ def _install_words(store: Store, root: str, index_wheels: Iterable[Wheel]) -> Wo
 # --- what the files hold
 
 
-def site_files(contents: Contents, source: SiteSource) -> dict[str, bytes]:
+def site_files(contents: Contents, source: SiteSource) -> Files:
     """Every file of the site by its key below the index's root. The same data give the same
     bytes.
     """
@@ -137,13 +151,17 @@ def site_files(contents: Contents, source: SiteSource) -> dict[str, bytes]:
     files = _project_pages(contents)
     files |= _common_pages(overview, source)
     files[STANDINGS] = render(_standings(contents.wheels))
-    files[SCHEMA] = json.dumps(catalogue_schema(), indent=2).encode()
+    schema = json.dumps(catalogue_schema(), indent=2)
+    files[SCHEMA] = schema.encode()
     return files
 
 
 def changed_files(
-    contents: Contents, source: SiteSource, overview: Overview, standings: Mapping[str, Standing]
-) -> dict[str, bytes]:
+    contents: Contents,
+    source: SiteSource,
+    overview: Overview,
+    standings: Mapping[str, Standing],
+) -> Files:
     """The files that a change of some projects changes.
 
     Args:
@@ -165,23 +183,26 @@ def changed_files(
     return files
 
 
-def _project_pages(contents: Contents) -> dict[str, bytes]:
+def _project_pages(contents: Contents) -> Files:
     """The pages of the projects that were read."""
     wheels_by_project = by_project(contents.wheels)
     files = {}
     for name in sorted({*contents.projects, *wheels_by_project}):
-        page = pages.project_page(name, wheels_by_project.get(name, []), contents.words)
+        project_wheels = wheels_by_project.get(name, [])
+        page = pages.project_page(name, project_wheels, contents.words)
         files[project_key(name)] = page.encode()
     return files
 
 
-def _common_pages(overview: Overview, source: SiteSource) -> dict[str, bytes]:
+def _common_pages(overview: Overview, source: SiteSource) -> Files:
     """The first page, and that of what could be built."""
-    channels, evidence = _offered(source.project)
     search_data = pages.data(overview, source.project)
+    first_page = pages.index_page(search_data, overview, source.root)
+    channels, evidence = _offered(source.project)
+    buildable_page = pages.buildable_page(channels, evidence, overview)
     return {
-        INDEX: pages.index_page(search_data, overview, source.root).encode(),
-        BUILDABLE: pages.buildable_page(channels, evidence, overview).encode(),
+        INDEX: first_page.encode(),
+        BUILDABLE: buildable_page.encode(),
     }
 
 
@@ -204,9 +225,17 @@ def _standings(index_wheels: Iterable[Wheel]) -> dict[str, Standing]:
         if wheel.withdrawn is not None:
             continue
         tests = []
-        for test in wheel.tests:
-            tests.append(Test(where=test.where, date=test.date, outcome=test.outcome))
-        standings[wheel.filename] = Standing(state=STATES[wheel.state], tests=tuple(tests))
+        for smoke in wheel.tests:
+            test = Test(
+                where=smoke.where,
+                date=smoke.date,
+                outcome=smoke.outcome,
+            )
+            tests.append(test)
+        standings[wheel.filename] = Standing(
+            state=STATES[wheel.state],
+            tests=tuple(tests),
+        )
     return standings
 
 
@@ -219,7 +248,7 @@ def installable_files(page: bytes) -> set[str]:
 # --- writing
 
 
-def build(store: Store, source: SiteSource) -> tuple[dict[str, bytes], list[str]]:
+def build(store: Store, source: SiteSource) -> tuple[Files, list[str]]:
     """Write the whole site.
 
     Returns:
@@ -229,8 +258,9 @@ def build(store: Store, source: SiteSource) -> tuple[dict[str, bytes], list[str]
         InfrastructureError: Another process writes the site all the time.
     """
 
-    def content(_stored: Mapping[str, Stored | None]) -> dict[str, bytes]:
-        return site_files(read_all(store, source.root), source)
+    def content(_stored: StoredFiles) -> Files:
+        contents = read_all(store, source.root)
+        return site_files(contents, source)
 
     return write(store, lambda: _all_keys(store), content)
 
@@ -250,7 +280,7 @@ def update(store: Store, source: SiteSource, projects: Collection[str]) -> list[
     keys = [INDEX, BUILDABLE, STANDINGS, *map(project_key, projects)]
     outdated = False
 
-    def content(stored: Mapping[str, Stored | None]) -> dict[str, bytes]:
+    def content(stored: StoredFiles) -> Files:
         nonlocal outdated
         overview = _stored_overview(stored[INDEX])
         standings = _stored_standings(stored[STANDINGS])
@@ -294,8 +324,8 @@ class _OvertakenError(InfrastructureError):
 def write(
     store: Store,
     keys: Callable[[], Sequence[str]],
-    content: Callable[[Mapping[str, Stored | None]], Mapping[str, bytes]],
-) -> tuple[dict[str, bytes], list[str]]:
+    content: Callable[[StoredFiles], Files],
+) -> tuple[Files, list[str]]:
     """Write files that follow from the index, so that an older state never replaces a newer one.
 
     The files are read before the index is, and replaced only where they are still as they were
@@ -303,12 +333,19 @@ def write(
     """
     changed: dict[str, None] = {}
 
-    def attempt() -> dict[str, bytes]:
+    def attempt() -> Files:
         stored = get_many(store, keys(), REQUESTS)
-        files = dict(content(stored))
-        differing = [key for key, data in files.items() if _differs(stored.get(key), data)]
+        files = content(stored)
+
+        def replace(key: str) -> bool:
+            return _replace(store, key, files[key], stored.get(key))
+
+        differing = []
+        for key, data in files.items():
+            if _differs(stored.get(key), data):
+                differing.append(key)
         with ThreadPoolExecutor(REQUESTS) as pool:
-            replaced = pool.map(lambda key: _replace(store, key, files[key], stored), differing)
+            replaced = pool.map(replace, differing)
             written = list(compress(differing, replaced))
         changed.update(dict.fromkeys(written))
         if len(written) < len(differing):
@@ -332,10 +369,7 @@ def _differs(stored: Stored | None, data: bytes) -> bool:
     return stored is None or stored.data != data
 
 
-def _replace(
-    store: Store, key: str, data: bytes, stored_by_key: Mapping[str, Stored | None]
-) -> bool:
+def _replace(store: Store, key: str, data: bytes, stored: Stored | None) -> bool:
     """Write a file; False if it is not as it was read any more."""
-    etag = etag_of(stored_by_key.get(key))
     content_type = TYPES[Path(key).suffix]
-    return store.replace(key, data, etag, content_type=content_type)
+    return store.replace(key, data, etag_of(stored), content_type=content_type)

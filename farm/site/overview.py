@@ -110,18 +110,30 @@ class Overview(_Model):
         projects = []
         rows: list[Row] = []
         for name, wheels_of_project in by_project(wheels).items():
-            projects.append(_summary(name, wheels_of_project))
+            summary = _summary(name, wheels_of_project)
+            projects.append(summary)
             rows += _rows(name, wheels_of_project, words)
-        return cls(projects=tuple(projects), there=_in_order(rows))
+        return cls(
+            projects=tuple(projects),
+            there=_in_order(rows),
+        )
 
     def with_projects(self, names: Collection[str], update: "Overview") -> "Overview":
         """The overview with these projects as another one has them."""
-        projects = [project for project in self.projects if project.name not in names]
-        projects += update.projects
+        projects = list(update.projects)
+        for project in self.projects:
+            if project.name not in names:
+                projects.append(project)
         projects.sort(key=lambda project: _rank(project.name))
-        rows = [row for row in self.there if row.project not in names]
-        rows += update.there
-        return Overview(projects=tuple(projects), there=_in_order(rows))
+
+        rows = list(update.there)
+        for row in self.there:
+            if row.project not in names:
+                rows.append(row)
+        return Overview(
+            projects=tuple(projects),
+            there=_in_order(rows),
+        )
 
     def builds_of(self, channel: str) -> Iterator[tuple[str, Build]]:
         """The projects and builds of a channel."""
@@ -147,9 +159,12 @@ def overview_in(page: bytes) -> Overview | None:
 def by_project(wheels: Iterable[Wheel]) -> dict[str, list[Wheel]]:
     """The wheels of each project in the order in which they come; torch is the first project."""
     projects: dict[str, list[Wheel]] = {}
-    for wheel in sorted(wheels, key=lambda wheel: _rank(wheel.project)):
+    for wheel in wheels:
         projects.setdefault(wheel.project, []).append(wheel)
-    return projects
+    ordered = {}
+    for name in sorted(projects, key=_rank):
+        ordered[name] = projects[name]
+    return ordered
 
 
 def newest_version(wheels: Iterable[Wheel]) -> str:
@@ -182,7 +197,8 @@ def _rank(project: str) -> tuple[bool, str]:
 
 def _in_order(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Rows by project and group."""
-    return tuple(sorted(rows, key=lambda row: (row.project, row.group)))
+    in_order = sorted(rows, key=lambda row: (row.project, row.group))
+    return tuple(in_order)
 
 
 def _summary(name: str, wheels: Sequence[Wheel]) -> ProjectSummary:
@@ -226,8 +242,15 @@ def _builds(wheels: Iterable[Wheel]) -> list[Build]:
                 version=wheel.version,
                 state=wheel.state,
             )
-            builds.setdefault((build.channel, build.group, build.python), build)
+            key = (build.channel, build.group, build.python)
+            builds.setdefault(key, build)
     return [builds[key] for key in sorted(builds)]
+
+
+def pip_line(words: Words, group: str, wheel: Wheel) -> str:
+    """The line that installs a wheel from a group."""
+    arguments = words(group, wheel.filename)
+    return shlex.join(["pip", "install", *arguments])
 
 
 def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[Row]:
@@ -245,7 +268,7 @@ def _rows(name: str, wheels: Iterable[Wheel], words: Words | None) -> Iterator[R
             verified = wheel.report.code
         pip = None
         if words is not None:
-            pip = shlex.join(["pip", "install", *words(group, wheel.filename)])
+            pip = pip_line(words, group, wheel)
         yield Row(
             project=name,
             group=group,

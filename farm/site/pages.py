@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -21,16 +20,17 @@ from farm.index.layout import record_key
 from farm.index.layout import wheel_key as wheel_place
 from farm.plan.channel import Channel
 from farm.plan.compat import official, official_cpu, official_wheels
+from farm.plan.compat.stack import reaches
 from farm.plan.evidence import Evidence
 from farm.plan.recommend import FarmBuild, buildable_here, machine_of
-from farm.site.overview import Overview, Words, release_of
+from farm.site.overview import Overview, Words, pip_line, release_of
 from farm.site.wheels import STATES, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("cards.js", "paste.js", "answers.js", "page.js")
 """The program of the page's search, in the order in which its parts need each other."""
-LIMIT = 6
-"""Builds of a card in the data: for an old driver some of the first three may be none."""
+SHOWN_BUILDS = 3
+"""Builds of a card that an answer names."""
 HERE = "in this index"
 SHIPPED = "by the farm's own evidence"
 """Which of the two a statement about a build comes from."""
@@ -106,8 +106,12 @@ def index_page(data: Mapping[str, Any], overview: Overview, root: str) -> str:
     )
 
 
-def _group_rows(overview: Overview) -> list[tuple[str, str, int, list[str]]]:
-    """Each group with what its name means, its wheels and its projects."""
+GroupRow = tuple[str, str, int, list[str]]
+"""A group, what its name means, how many wheels it has, and its projects."""
+
+
+def _group_rows(overview: Overview) -> list[GroupRow]:
+    """The rows of the table of groups."""
     wheels: Counter[str] = Counter()
     projects: dict[str, list[str]] = {}
     for project in overview.projects:
@@ -116,7 +120,8 @@ def _group_rows(overview: Overview) -> list[tuple[str, str, int, list[str]]]:
             projects.setdefault(group, []).append(project.name)
     rows = []
     for group, names in sorted(projects.items()):
-        rows.append((group, _meaning(group), wheels[group], names))
+        row = (group, _meaning(group), wheels[group], names)
+        rows.append(row)
     return rows
 
 
@@ -153,33 +158,51 @@ def data(overview: Overview, project: Path | None) -> dict[str, Any]:
     return facts
 
 
+OwnRow = list[str]
+"""A build as the page's search reads it: see `own_builds`."""
+
+
 def own_builds(
-    project: Path, overview: Overview | None = None
-) -> dict[str, dict[str, list[list[str]]]]:
-    """By platform and SM, builds of which `farm why --official` names the first three that the
+    project: Path,
+    overview: Overview | None = None,
+) -> dict[str, dict[str, list[OwnRow]]]:
+    """By platform and SM, builds of which `farm why --official` names the first ones that the
     driver runs.
 
     Each is: release, CUDA, how far it was proved and what it costs, the words of the command, the
     first driver that runs it, what the official wheel has and it lacks.
     """
-    rows: dict[str, dict[str, list[list[str]]]] = {}
+    published = overview or Overview()
+    rows: dict[str, dict[str, list[OwnRow]]] = {}
     for place in official_wheels.PLATFORMS:
         for name in catalog.architectures().architectures:
             sm = int(name.removeprefix("sm"))
             try:
-                builds = buildable_here(project, machine_of((sm,), place), limit=LIMIT)
+                builds = _first_builds(project, sm, place)
             except FarmError:  # the rest of the page does not need the matrix
                 return {}
             if builds:
-                rows_of_place = rows.setdefault(place, {})
-                rows_of_place[str(sm)] = [
-                    _own_row(build, overview or Overview()) for build in builds
-                ]
+                rows_of_gpu = [_own_row(build, published) for build in builds]
+                rows.setdefault(place, {})[str(sm)] = rows_of_gpu
     return rows
 
 
-def _own_row(build: FarmBuild, overview: Overview) -> list[str]:
-    """A build as the page's search reads it: see `own_builds`."""
+def _first_builds(project: Path, sm: int, place: str) -> list[FarmBuild]:
+    """The builds for a card that are among the first ones for some driver."""
+    machine = machine_of((sm,), place)
+    drivers: list[str] = []
+    first_builds = []
+    for build in buildable_here(project, machine, limit=None):
+        driver = build.driver or "0"
+        # Those before it that run wherever it does.
+        better = [floor for floor in drivers if reaches(driver, floor)]
+        if len(better) < SHOWN_BUILDS:
+            first_builds.append(build)
+        drivers.append(driver)
+    return first_builds
+
+
+def _own_row(build: FarmBuild, overview: Overview) -> OwnRow:
     about = f"{_standing(build, overview)}; {build.cost}"
     return [
         build.torch,
@@ -224,13 +247,22 @@ class GpuSection(NamedTuple):
     untested: list[ChannelRow]
 
 
-def buildable_page(channels: Iterable[Channel], evidence: Evidence, overview: Overview) -> str:
+def buildable_page(
+    channels: Iterable[Channel],
+    evidence: Evidence,
+    overview: Overview,
+) -> str:
     """What could be built, by GPU: channels that were tested for it, then the others."""
     sections: dict[str, GpuSection] = {}
     for channel in channels:
         for gpu in channel.gpus:
             if gpu not in sections:
-                sections[gpu] = GpuSection(gpu, _meaning(gpu), [], [])
+                sections[gpu] = GpuSection(
+                    gpu=gpu,
+                    title=_meaning(gpu),
+                    tested=[],
+                    untested=[],
+                )
             lines = _tested_here(overview, channel.name, gpu)
             lines += _proved(evidence, channel, gpu)
             row = ChannelRow(channel, tuple(lines))
@@ -251,7 +283,8 @@ def _tested_here(overview: Overview, channel: str, gpu: str) -> list[str]:
     """What this index has of a channel for a GPU."""
     lines = []
     for project, build in overview.builds_of(channel):
-        if build.group.partition("-")[0] == gpu:
+        group_gpu, _, _ = build.group.partition("-")
+        if group_gpu == gpu:
             wheel = f"{project} {build.version} for {build.group}, {build.python}"
             lines.append(f"{HERE}: {wheel}: {STATES[build.state]}")
     return lines
@@ -261,12 +294,20 @@ def _proved(evidence: Evidence, channel: Channel, gpu: str) -> list[str]:
     """What the farm's own evidence has of a channel's torch for a GPU."""
     states: dict[str, str] = {}
     for wheel in evidence.of_channel(channel.name, "torch"):
-        if wheel.variant.partition("-")[0] == gpu:
+        variant_gpu, _, _ = wheel.variant.partition("-")
+        if variant_gpu == gpu:
             states[wheel.variant] = wheel.state
-    return [f"{SHIPPED}: {variant}: {state}" for variant, state in states.items()]
+    lines = []
+    for variant, state in states.items():
+        lines.append(f"{SHIPPED}: {variant}: {state}")
+    return lines
 
 
 # --- a project's page
+
+
+Line = tuple[str, str]
+"""What an install line is for, and the line."""
 
 
 class Release(NamedTuple):
@@ -279,7 +320,7 @@ class Release(NamedTuple):
     """
 
     name: str
-    lines: list[tuple[str, list[tuple[str, str]]]]
+    lines: list[tuple[str, list[Line]]]
     wheels: list[Wheel]
 
 
@@ -292,7 +333,8 @@ def project_page(name: str, wheels: Sequence[Wheel], words: Words) -> str:
         files = list(wheels_of_release)
         lines = []
         for version, wheels_of_version in groupby(files, key=_version_of_wheel):
-            lines.append((version, _install_lines(list(wheels_of_version), words)))
+            install_lines = _install_lines(wheels_of_version, words)
+            lines.append((version, install_lines))
         releases.append(Release(release, lines, files))
     template = _environment().get_template("project.html")
     return template.render(
@@ -313,7 +355,7 @@ def _release_of_wheel(wheel: Wheel) -> str:
     return release_of(wheel.version)
 
 
-def _install_lines(wheels: Sequence[Wheel], words: Words) -> list[tuple[str, str]]:
+def _install_lines(wheels: Iterable[Wheel], words: Words) -> list[Line]:
     """The lines that install one version, each with what it is for: a group, or one of its wheels
     where each has a line of its own.
     """
@@ -322,13 +364,14 @@ def _install_lines(wheels: Sequence[Wheel], words: Words) -> list[tuple[str, str
         if wheel.withdrawn is not None:
             continue
         for group in wheel.groups:
-            line = shlex.join(["pip", "install", *words(group, wheel.filename)])
+            line = pip_line(words, group, wheel)
             first_wheels.setdefault((group, line), wheel)
     lines_in_group = Counter(group for group, _ in first_wheels)
     labelled = []
     for group, line in sorted(first_wheels):
         label = group
         if lines_in_group[group] > 1:
-            label = f"{group}, {' '.join(first_wheels[group, line].tags)}"
+            wheel = first_wheels[group, line]
+            label = f"{group}, {' '.join(wheel.tags)}"
         labelled.append((label, line))
     return labelled

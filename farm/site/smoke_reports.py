@@ -96,11 +96,15 @@ class _Report(BaseModel):
 
     def fact(self, name: str) -> str:
         """A fact as text; empty where the report does not say."""
-        return short(str(self.facts.get(name) or ""))
+        value = self.facts.get(name) or ""
+        return short(str(value))
 
 
 def kept_tests(
-    store: Store, sha256_by_name: Mapping[str, str], *, by_wheel: bool = False
+    store: Store,
+    sha256_by_name: Mapping[str, str],
+    *,
+    by_wheel: bool = False,
 ) -> dict[str, list[Smoke]]:
     """The smoke tests that the index keeps of some wheels.
 
@@ -130,11 +134,16 @@ def kept_tests(
 
 def _report_keys(store: Store, folders: Iterable[str]) -> dict[str, list[str]]:
     """The keys of the reports in some folders, by the names of their wheels."""
+
+    def keys_in(folder: str) -> list[str]:
+        return list(store.list(folder))
+
     keys_by_name: dict[str, list[str]] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
-        for keys in pool.map(lambda folder: list(store.list(folder)), folders):
+        for keys in pool.map(keys_in, folders):
             for key in keys:
-                keys_by_name.setdefault(_wheel_of(key), []).append(key)
+                name = _wheel_of(key)
+                keys_by_name.setdefault(name, []).append(key)
     return keys_by_name
 
 
@@ -207,20 +216,27 @@ def _outcome(report: _Report) -> str:
     if report.gpu_checks:
         outcomes.append(f"GPU part {_outcome_of(report.gpu_checks)}")
     # A crash fails no check: the one that was running is not in the list.
-    has_failure = any(check.status == "failed" for check in report.checks)
-    if report.outcome == "failed" and not has_failure:
+    states = {check.status for check in report.checks}
+    if report.outcome == "failed" and "failed" not in states:
         outcomes.append(report.reason or "failed")
     return "; ".join(outcomes) or report.outcome
 
 
 def _outcome_of(checks: Sequence[_Check]) -> str:
     """`passed`, `failed: devices`, or `not run` with the first reason."""
-    failed = [check.name for check in checks if check.status == "failed"]
+    failed = []
+    passed = False
+    reason = None
+    for check in checks:
+        if check.status == "failed":
+            failed.append(check.name)
+        elif check.status == "passed":
+            passed = True
+        reason = reason or check.reason
     if failed:
         return f"failed: {', '.join(failed)}"
-    if any(check.status == "passed" for check in checks):
+    if passed:
         return "passed"
-    for check in checks:
-        if check.reason:
-            return f"not run: {check.reason}"
+    if reason:
+        return f"not run: {reason}"
     return "not run"

@@ -117,7 +117,9 @@ class Wheel:
                 pythons.add(f"{tag.interpreter}-abi3")
             else:
                 pythons.add(python_of(tag.interpreter, tag.abi))
-        return ", ".join(sorted(pythons)), ", ".join(sorted(platforms))
+        python_names = ", ".join(sorted(pythons))
+        platform_names = ", ".join(sorted(platforms))
+        return python_names, platform_names
 
     @property
     def serves_several_pythons(self) -> bool:
@@ -131,7 +133,8 @@ class Wheel:
         groups' names.
         """
         if self.report and self.report.sass is not None:
-            return tuple(int(sm.rstrip("af")) for sm in self.report.sass)
+            names = [sm.rstrip("af") for sm in self.report.sass]
+            return tuple(map(int, names))
         sms = set[int]()
         for group in self.groups:
             gpu = group.partition("-")[0]
@@ -200,26 +203,32 @@ def wheels(store: Store, projects: Collection[str] | None = None) -> Iterator[Wh
         for file in page.files:
             name = file.filename
             projects_by_name[name] = page.project
-            groups_by_name.setdefault(name, []).append(page.group)
+            groups = groups_by_name.setdefault(name, [])
+            groups.append(page.group)
             # A wheel may be in several groups, and withdrawn from one of them.
             if name not in files or withdrawn(file) is None:
                 files[name] = file
     records = get_many(store, map(record_key, files), REQUESTS)
     for name, file in files.items():
-        stored = records[record_key(name)]
+        key = record_key(name)
+        stored = records[key]
         provenance: Mapping[str, Any] = {}
         if stored is not None:
-            provenance = parse_record(stored.data, record_key(name)).provenance
-        yield _wheel(projects_by_name[name], file, tuple(groups_by_name[name]), provenance)
+            record = parse_record(stored.data, key)
+            provenance = record.provenance
+        groups = groups_by_name[name]
+        yield _wheel(projects_by_name[name], file, tuple(groups), provenance)
 
 
 def _pages(store: Store, projects: Collection[str] | None) -> Iterator[_Page]:
     """The pages of the index, or of some of its projects."""
     places: dict[str, tuple[str, str]] = {}
-    for group, names in sorted(read_catalogue(store).groups.items()):
+    catalogue = read_catalogue(store)
+    for group, names in sorted(catalogue.groups.items()):
         for name in names:
             if projects is None or name in projects:
-                places[json_key(group, name)] = group, name
+                key = json_key(group, name)
+                places[key] = (group, name)
     for key, stored in get_many(store, places, REQUESTS).items():
         if stored is not None:
             group, project = places[key]
@@ -228,10 +237,14 @@ def _pages(store: Store, projects: Collection[str] | None) -> Iterator[_Page]:
 
 
 def _wheel(
-    project: str, file: File, groups: tuple[str, ...], provenance: Mapping[str, Any]
+    project: str,
+    file: File,
+    groups: tuple[str, ...],
+    provenance: Mapping[str, Any],
 ) -> Wheel:
     """A wheel by its entry in pages and by the provenance in its record."""
     _, version, _, _ = parse_wheel_filename(file.filename)
+    without = str(provenance.get("without") or "")
     return Wheel(
         filename=file.filename,
         project=project,
@@ -242,7 +255,7 @@ def _wheel(
         uploaded=file.upload_time or "",
         channel=file.channel,
         report=_report(provenance.get("report")),
-        without=plain(str(provenance.get("without") or ""), MAX_TEXT),
+        without=plain(without, MAX_TEXT),
         withdrawn=withdrawn(file),
     )
 
@@ -255,5 +268,10 @@ def with_tests(index_wheels: Iterable[Wheel], tests_by_name: Tests) -> list[Whee
         if wheel.serves_several_pythons:  # the tag of any other wheel says it
             tests = [test.with_python() for test in tests]
         tested.append(replace(wheel, tests=newest(tests)))
-    tested.sort(key=lambda wheel: (Version(wheel.version), wheel.uploaded), reverse=True)
+    tested.sort(key=_newest_last, reverse=True)
     return tested
+
+
+def _newest_last(wheel: Wheel) -> tuple[Version, str]:
+    """A key to sort wheels by."""
+    return Version(wheel.version), wheel.uploaded

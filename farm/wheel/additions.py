@@ -1,17 +1,16 @@
 """Libraries that a wheel lacks: looked for in folders, with everything that they need in turn."""
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.wheel.elf import ELF_MAGIC, Symbols
-from farm.wheel.library import Contents, Library, magics, read_library, symbols_of
+from farm.wheel.elf import ELF_MAGIC
+from farm.wheel.library import Contents, Library, SymbolTable, magics, read_library, symbols_of
 from farm.wheel.member_names import check_name
 from farm.wheel.needs import Answer, Need, resolve
-from farm.wheel.pe import DllSymbols
 
 _MAX_ROUNDS = 100
 
@@ -52,7 +51,10 @@ def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
 
 
 def opened_additions(
-    files: Sequence[Path], machine: str | None, folder: str, contents: Contents
+    files: Sequence[Path],
+    machine: str | None,
+    folder: str,
+    contents: Contents,
 ) -> dict[str, Addition]:
     """The files that others open by name, as additions to a folder of the wheel, by file name.
 
@@ -72,10 +74,10 @@ def opened_additions(
         check_name(path)
         if path not in members:
             library = read_file(source, path)
-            if library.error or library.machine != machine:
-                raise VerificationFailedError(
-                    f"{source}: {library.error or f'a library for {library.machine}'}"
-                )
+            if library.error:
+                raise VerificationFailedError(f"{source}: {library.error}")
+            if library.machine != machine:
+                raise VerificationFailedError(f"{source}: a library for {library.machine}")
             additions[source.name] = Addition(library, source)
     return additions
 
@@ -104,16 +106,26 @@ def collect(
     additions = dict(opened_by_name)
     # Each round may bring libraries with needs of their own; a real chain has a handful of steps.
     for _ in range(_MAX_ROUNDS):
-        libraries = [*contents.libraries, *(item.library for item in additions.values())]
-        libraries = [library for library in libraries if library.machine == machine]
+        libraries = libraries_for(machine, contents, additions.values())
         needs = resolve(libraries, exclude, dll_folders=contents.dll_folders)
         missing = {_key(need): need for need in needs if need.answer is Answer.MISSING}
         if not missing:
             _check_reach(needs, additions, folder)
-            return sorted(additions.values(), key=lambda item: item.library.path)
+            return sorted(additions.values(), key=lambda addition: addition.library.path)
         for key, need in missing.items():
             additions[key] = _find(need, machine or "", folder, lib_dirs)
     raise VerificationFailedError(f"libraries need one another over more than {_MAX_ROUNDS} steps")
+
+
+def libraries_for(
+    machine: str | None,
+    contents: Contents,
+    additions: Iterable[Addition],
+) -> list[Library]:
+    """The libraries for a machine: those of a wheel, and those that go into it."""
+    libraries = list(contents.libraries)
+    libraries += [addition.library for addition in additions]
+    return [library for library in libraries if library.machine == machine]
 
 
 def _key(need: Need) -> str:
@@ -124,10 +136,12 @@ def _key(need: Need) -> str:
 
 
 def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> Addition:
+    """Find the library that a need asks for, in the first folder that has one."""
+    name = need.name
     # The name comes out of a binary: it must not lead out of the folders given.
-    if "/" in need.name or "\\" in need.name or need.name in ("", ".", ".."):
+    if "/" in name or "\\" in name or name in ("", ".", ".."):
         raise VerificationFailedError(
-            f"{need.who} needs {need.name!r}: a path, which works on one machine only"
+            f"{need.who} needs {name!r}: a path, which works on one machine only"
         )
     for directory in lib_dirs:
         for source in _named(directory, _key(need)):
@@ -137,7 +151,8 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> Ad
                 library = read_file(source, path)
             except OSError as error:
                 raise UsageError(f"{source}: cannot be read ({error.strerror})") from error
-            if library.error is None and library.machine == machine and library.kind == "shared":
+            is_for_wheel = library.machine == machine and library.kind == "shared"
+            if library.error is None and is_for_wheel:
                 return Addition(library, source)
     searched = ", ".join(map(str, lib_dirs)) or "none given"
     raise VerificationFailedError(
@@ -150,10 +165,14 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> Ad
 
 def _named(directory: Path, name: str) -> list[Path]:
     """The files of this name in a folder; on a Linux disk a DLL may be spelled in any way."""
-    files = [directory / name]
-    if name.endswith(".dll"):
-        files = sorted(path for path in directory.glob("*") if path.name.lower() == name)
-    return [path for path in files if path.is_file()]
+    if not name.endswith(".dll"):
+        file = directory / name
+        return [file] if file.is_file() else []
+    files = []
+    for path in sorted(directory.glob("*")):
+        if path.name.lower() == name and path.is_file():
+            files.append(path)
+    return files
 
 
 def read_file(source: Path, path: str) -> Library:
@@ -161,32 +180,43 @@ def read_file(source: Path, path: str) -> Library:
     with source.open("rb") as file:
         if not file.read(len(ELF_MAGIC)).startswith(magics(path)):  # such as a linker script
             return Library(path=path, sha256="", size=0, error="not a library")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with _mapped(file) as data:
             # Its hash is taken when it is written.
             return read_library(path, "", data, device=False)
 
 
-def _check_reach(needs: list[Need], additions: dict[str, Addition], folder: str) -> None:
+def _mapped(file: BinaryIO) -> mmap.mmap:
+    """The content of an open file."""
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _check_reach(
+    needs: list[Need],
+    additions: dict[str, Addition],
+    folder: str,
+) -> None:
+    """Refuse an addition that the loader would not find in its folder."""
     for need in needs:
-        if need.answer is Answer.UNREACHABLE and _key(need) in additions:
-            if additions[_key(need)].library.format == "pe":
-                raise VerificationFailedError(
-                    f"{need.who} needs {need.name}, which goes into {folder}, where Windows does "
-                    "not look for it",
-                    hint="vendor into the folder of the library that needs it, or into one that "
-                    "the package adds",
-                )
-            # From the library's own folder up to the root of the wheel, then down again.
-            ups = "/".join([".."] * len(PurePosixPath(need.who).parent.parts))
+        addition = additions.get(_key(need))
+        if addition is None or need.answer is not Answer.UNREACHABLE:
+            continue
+        if addition.library.format == "pe":
             raise VerificationFailedError(
-                f"{need.who} needs {need.name}, which goes into {folder}, but its RUNPATH does "
-                "not lead there",
-                hint=f"link it with -Wl,-rpath,'$ORIGIN/{ups}{'/' if ups else ''}{folder}' or "
-                "nearer",
+                f"{need.who} needs {need.name}, which goes into {folder}, where Windows does "
+                "not look for it",
+                hint="vendor into the folder of the library that needs it, or into one that "
+                "the package adds",
             )
+        # From the library's own folder up to the root of the wheel, then down again.
+        ups = "../" * len(PurePosixPath(need.who).parent.parts)
+        raise VerificationFailedError(
+            f"{need.who} needs {need.name}, which goes into {folder}, but its RUNPATH does "
+            "not lead there",
+            hint=f"link it with -Wl,-rpath,'$ORIGIN/{ups}{folder}' or nearer",
+        )
 
 
-def symbols_of_file(source: Path) -> Symbols | DllSymbols:
+def symbols_of_file(source: Path) -> SymbolTable:
     """The symbols that a library file takes and gives."""
-    with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with source.open("rb") as file, _mapped(file) as data:
         return symbols_of(data)

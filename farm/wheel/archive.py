@@ -182,7 +182,11 @@ class Archive:
         return b"".join(self.chunks(name))
 
     @contextmanager
-    def content(self, name: str, magics: tuple[bytes, ...]) -> Iterator[tuple[str, Buffer | None]]:
+    def content(
+        self,
+        name: str,
+        magics: tuple[bytes, ...],
+    ) -> Iterator[tuple[str, Buffer | None]]:
         """Read a member once: (its sha256 in hexadecimal, its content if it begins with one of
         `magics`, else None).
 

@@ -21,7 +21,9 @@ _MOST_MODULES = 50
 
 
 def added_by_code(
-    files: Mapping[str, int], libraries: Iterable[str], read: Callable[[str], bytes]
+    files: Mapping[str, int],
+    libraries: Iterable[str],
+    read: Callable[[str], bytes],
 ) -> frozenset[str]:
     """Return the folders with DLLs, in lower case, that the modules of a package add.
 
@@ -47,7 +49,9 @@ def added_by_code(
 
 
 def _callers(
-    files: Mapping[str, int], packages: set[str], read: Callable[[str], bytes]
+    files: Mapping[str, int],
+    packages: set[str],
+    read: Callable[[str], bytes],
 ) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of the modules that call the function."""
     callers = 0

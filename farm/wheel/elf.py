@@ -169,7 +169,10 @@ def read_elf(data: Buffer) -> Elf:
     return Elf(f"{name}, {32 * width} bits, {order_name}", _KINDS.get(kind, "shared"))
 
 
-def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Section, int, int]]:
+def section_ranges(
+    data: Buffer,
+    sections: Iterable[Section],
+) -> list[tuple[Section, int, int]]:
     """Each section with the (offset, end) of its bytes."""
     ranges = []
     total = 0
@@ -269,7 +272,11 @@ class _Reader:
         """
         return self._file_offset(_first(tags, _DT_STRTAB))
 
-    def _texts(self, tags: list[tuple[int, int]], strings: int | None) -> list[tuple[int, str]]:
+    def _texts(
+        self,
+        tags: list[tuple[int, int]],
+        strings: int | None,
+    ) -> list[tuple[int, str]]:
         """The entries of the dynamic section that are names or paths."""
         texts: list[tuple[int, str]] = []
         if strings is None:
@@ -357,7 +364,11 @@ class _Reader:
             tags.append((tag, value))
         raise damaged("its dynamic table has no end")
 
-    def _versions(self, tags: Mapping[int, int], strings: int | None) -> dict[str, tuple[str, ...]]:
+    def _versions(
+        self,
+        tags: Mapping[int, int],
+        strings: int | None,
+    ) -> dict[str, tuple[str, ...]]:
         """The symbol versions that are required of each library; notes their indexes."""
         position = self._file_offset(tags.get(_DT_VERNEED))
         if position is None or strings is None:
@@ -394,7 +405,13 @@ class _Reader:
             raise damaged("the versions that it requires have no end")
         return versions
 
-    def _sections(self, table: int, size: int, count: int, names: int) -> tuple[Section, ...]:
+    def _sections(
+        self,
+        table: int,
+        size: int,
+        count: int,
+        names: int,
+    ) -> tuple[Section, ...]:
         if table == 0:
             return ()
         layout = "IIQQQQI"
@@ -639,7 +656,10 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
 
 
 def _defined_versions(
-    data: Buffer, elf: Elf, tags: Mapping[int, int], text: bytes
+    data: Buffer,
+    elf: Elf,
+    tags: Mapping[int, int],
+    text: bytes,
 ) -> dict[int, str]:
     """The versions that a library defines, by the index that its symbols use."""
     count = min(tags.get(_DT_VERDEFNUM, 0), _MAX_VERSIONS)
@@ -669,7 +689,12 @@ def _defined_versions(
     return names
 
 
-def _versions(data: Buffer, elf: Elf, tags: dict[int, int], count: int) -> tuple[int, ...]:
+def _versions(
+    data: Buffer,
+    elf: Elf,
+    tags: dict[int, int],
+    count: int,
+) -> tuple[int, ...]:
     """The index of each symbol's version; empty where there are none."""
     if _DT_VERSYM not in tags:
         return ()

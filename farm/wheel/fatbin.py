@@ -41,22 +41,25 @@ from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import ELF_MAGIC
 
+Architecture = int | str
+"""As CUDA names it: 90 for sm_90, `90a` and `100f` for code of one GPU or one family."""
 
-def number(arch: int | str) -> int:
+
+def number(arch: Architecture) -> int:
     """90 of 90 and of `90a`."""
     if isinstance(arch, int):
         return arch
     return int(arch[:-1])
 
 
-def order(arch: int | str) -> tuple[int, str]:
+def order(arch: Architecture) -> tuple[int, str]:
     """A key to sort by: 90, `90a`, 100."""
     if isinstance(arch, int):
         return arch, ""
     return number(arch), arch[-1:]
 
 
-def runs_on(gpu: int | str, code: int | str) -> bool:
+def runs_on(gpu: Architecture, code: Architecture) -> bool:
     """True if machine code for `code` runs on a GPU (`farm.catalog.gpus`); code of one GPU runs on
     that one alone.
     """
@@ -67,7 +70,7 @@ def runs_on(gpu: int | str, code: int | str) -> bool:
     return sass_runs(number(code), gpu, order(code)[1])
 
 
-def is_code_for(promised: int | str, code: int | str) -> bool:
+def is_code_for(promised: Architecture, code: Architecture) -> bool:
     """True if `code` was compiled for the promised architecture: 90 and `90a` for 90, `90a` alone
     for `90a`.
     """
@@ -265,7 +268,7 @@ class FatEntry(NamedTuple):
     """
 
     kind: Literal["ptx", "sass"]  # `sass` (machine code) or `ptx`
-    sm: int | str  # 35 for sm_35; "90a" and "100f" for code of one GPU or one family
+    sm: Architecture  # 35 for sm_35; "90a" and "100f" for code of one GPU or one family
     compressed: bool
     size: int  # bytes in the file, without the header
     is_stub: bool
@@ -281,12 +284,12 @@ class Container(NamedTuple):
     entries: tuple[FatEntry, ...]
 
     @property
-    def sass(self) -> frozenset[int | str]:
+    def sass(self) -> frozenset[Architecture]:
         """Architectures with machine code."""
         return self._with_code("sass")
 
     @property
-    def ptx(self) -> frozenset[int | str]:
+    def ptx(self) -> frozenset[Architecture]:
         """Architectures with PTX; none beside stubs only (source files without kernels give such
         containers).
         """
@@ -294,7 +297,7 @@ class Container(NamedTuple):
             return frozenset()
         return self._with_code("ptx")
 
-    def _with_code(self, kind: Literal["ptx", "sass"]) -> frozenset[int | str]:
+    def _with_code(self, kind: Literal["ptx", "sass"]) -> frozenset[Architecture]:
         """The architectures of the entries of a kind that are no stubs."""
         architectures = set()
         for entry in self.entries:
@@ -384,7 +387,7 @@ def _unpacked_size(data: Buffer, position: int, header: int) -> int:
     return int.from_bytes(data[position + 56 : position + 64], "little")
 
 
-def _name(sm: int, flags: int) -> int | str:
+def _name(sm: int, flags: int) -> Architecture:
     """An architecture as CUDA names it: 90, `90a` or `100f`."""
     if flags & _FLAG_SPECIFIC:
         return f"{sm}a"
@@ -393,7 +396,12 @@ def _name(sm: int, flags: int) -> int | str:
     return sm
 
 
-def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator[FatEntry]:
+def _parts(
+    headers: bytes,
+    packed: bytes,
+    unpacked: int,
+    flags: int,
+) -> Iterator[FatEntry]:
     """The entries of one of kind 0x100; `struct.error` where their headers are cut off."""
     compressed = bool(flags & _COMPRESSED)
     count, end = struct.unpack_from("<II", headers)
@@ -453,7 +461,11 @@ def _header_size(headers: bytes, position: int, name: int, options: int) -> int:
 
 
 def _looked_into(
-    data: Buffer, start: int, size: int, unpacked: int, flags: int
+    data: Buffer,
+    start: int,
+    size: int,
+    unpacked: int,
+    flags: int,
 ) -> tuple[bool, int | None]:
     """(Whether machine code holds no kernel, the architecture that it names itself.)
 
@@ -474,7 +486,10 @@ def _looked_into(
     return content is None or not has_kernel(content), architecture(content or b"")
 
 
-def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]] = ()) -> list[Container]:
+def find_fatbins(
+    data: Buffer,
+    known: Sequence[tuple[int, int]] = (),
+) -> list[Container]:
     """Containers outside the known ranges, by their place in the file: the driver finds them by a
     pointer.
     """

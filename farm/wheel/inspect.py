@@ -103,7 +103,9 @@ def inspect(wheel: Path, *, decoded: int | None = DECODED) -> WheelContents:
 
 
 def _manylinux(
-    libraries: tuple[Library, ...], needs: list[Need], tags: frozenset[str]
+    libraries: tuple[Library, ...],
+    needs: list[Need],
+    tags: frozenset[str],
 ) -> tuple[str | None, str | None]:
     """The manylinux level that libraries earn, or why they earn none."""
     machine = platform_machine(tags)

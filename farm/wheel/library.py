@@ -27,6 +27,7 @@ from farm.wheel.fatbin import (
     FATBIN_MAGIC,
     FATBIN_SECTION,
     UNUSED_SECTION,
+    Architecture,
     architecture,
     find_fatbins,
     has_kernel,
@@ -46,7 +47,8 @@ from farm.wheel.pe import (
     read_pe,
 )
 
-_Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
+_Architectures = tuple[Architecture, ...]
+_Range = tuple[int, int]
 _SWEPT = 16 << 20  # bytes of a library: a second
 _GPUS = ("cuda", "intelgt", "amdgpu")
 # Other files may begin with the two letters of a PE file by chance.
@@ -58,8 +60,8 @@ class FatbinSet(NamedTuple):
     "90a" for sm_90a).
     """
 
-    sass: tuple[int | str, ...]
-    ptx: tuple[int | str, ...]
+    sass: _Architectures
+    ptx: _Architectures
     containers: int
     bytes: int
 
@@ -145,7 +147,12 @@ class Code(NamedTuple):
 
 
 def read_library(
-    path: str, sha256: str, data: Buffer, code: Code | None = None, *, device: bool = True
+    path: str,
+    sha256: str,
+    data: Buffer,
+    code: Code | None = None,
+    *,
+    device: bool = True,
 ) -> Library:
     """Read the facts of one library.
 
@@ -232,13 +239,13 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     content = data[:]
     if not has_kernel(content):
         return (), 1
-    sm: int | str = architecture(content) or 0
+    sm: Architecture = architecture(content) or 0
     if is_specific(content):
         sm = f"{sm}a"
     return (FatbinSet(sass=(sm,), ptx=(), containers=1, bytes=len(data)),), 0
 
 
-def _ranges_of_dll(pe: Pe) -> list[tuple[int, int]]:
+def _ranges_of_dll(pe: Pe) -> list[_Range]:
     """Where fat binaries lie back to back in a PE file."""
     ranges = []
     for section in pe.sections:
@@ -251,7 +258,7 @@ def _ranges_of_dll(pe: Pe) -> list[tuple[int, int]]:
     return ranges
 
 
-def _ranges_of_elf(data: Buffer, elf: Elf) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _ranges_of_elf(data: Buffer, elf: Elf) -> tuple[list[_Range], list[_Range]]:
     """Where fat binaries lie back to back, and where none is looked for."""
     sections = []
     for section in elf.sections:
@@ -269,7 +276,9 @@ def _ranges_of_elf(data: Buffer, elf: Elf) -> tuple[list[tuple[int, int]], list[
 
 
 def _fatbins(
-    data: Buffer, ranges: list[tuple[int, int]], skipped: list[tuple[int, int]]
+    data: Buffer,
+    ranges: list[_Range],
+    skipped: list[_Range],
 ) -> tuple[tuple[FatbinSet, ...], int]:
     """Group the fat binaries of a file.
 
@@ -287,7 +296,7 @@ def _fatbins(
         containers += read_fatbins(data, start, end)
     containers += find_fatbins(data, skipped)
 
-    groups: dict[_Archs, FatbinSet] = {}
+    groups: dict[tuple[_Architectures, _Architectures], FatbinSet] = {}
     for container in containers:
         sass = tuple(sorted(container.sass, key=order))
         ptx = tuple(sorted(container.ptx, key=order))
@@ -362,6 +371,12 @@ Progress = Callable[[int, int], None]
 _MAX_LIBRARIES = 5000  # the largest known wheels hold some hundred
 
 
+SymbolTable = Symbols | DllSymbols
+"""The names that a library takes and gives."""
+Hashes = Mapping[str, tuple[str, int]]
+"""sha256 in hexadecimal and bytes of files, by name."""
+
+
 class Contents(NamedTuple):
     """All files of a wheel: (sha256 in hexadecimal, bytes) by name, and the libraries among them.
 
@@ -376,12 +391,12 @@ class Contents(NamedTuple):
     libraries: tuple[Library, ...]
     dependencies: tuple[Library, ...] = ()
     requires: tuple[str, ...] = ()
-    symbols: Mapping[str, Symbols | DllSymbols] = {}
+    symbols: Mapping[str, SymbolTable] = {}
     dispatching: tuple[str, ...] = ()
     dll_folders: frozenset[str] = frozenset()
 
 
-def symbols_of(data: Buffer) -> Symbols | DllSymbols:
+def symbols_of(data: Buffer) -> SymbolTable:
     """Symbols that a library takes and gives, or the reason why it cannot be read."""
     try:
         if data[:2] == PE_MAGIC:
@@ -414,7 +429,7 @@ def read_contents(
     """
     files: dict[str, tuple[str, int]] = {}
     libraries: list[Library] = []
-    symbols: dict[str, Symbols | DllSymbols] = {}
+    symbols: dict[str, SymbolTable] = {}
     dispatching: list[str] = []
 
     def read_member(name: str) -> _Member:
@@ -450,7 +465,7 @@ class _Member(NamedTuple):
     sha256: str
     size: int
     library: Library | None = None
-    symbols: Symbols | DllSymbols | None = None
+    symbols: SymbolTable | None = None
     chooses_code: bool = False
 
 
@@ -465,7 +480,9 @@ class _Batch(NamedTuple):
 
 
 def _read_members(
-    archive: Archive, read: Callable[[str], _Member], progress: Progress | None
+    archive: Archive,
+    read: Callable[[str], _Member],
+    progress: Progress | None,
 ) -> Generator[_Member]:
     """Read the files of a wheel in several threads, and give them in their order.
 
@@ -500,7 +517,9 @@ def _wait(batch: Future[Any], archive: Archive, progress: Progress) -> None:
 
 
 def _dll_folders(
-    archive: Archive, files: Mapping[str, tuple[str, int]], libraries: Iterable[Library]
+    archive: Archive,
+    files: Hashes,
+    libraries: Iterable[Library],
 ) -> frozenset[str]:
     dlls = [library.path for library in libraries if library.format == "pe"]
     if not dlls:
@@ -531,7 +550,12 @@ def _batches(archive: Archive) -> Iterator[_Batch]:
 
 
 def _read_member(
-    archive: Archive, name: str, code: Code | None, *, with_symbols: bool, device: bool
+    archive: Archive,
+    name: str,
+    code: Code | None,
+    *,
+    with_symbols: bool,
+    device: bool,
 ) -> _Member:
     size = archive.members[name].size
     with _disk(archive, name), archive.content(name, magics(name)) as (sha256, data):
@@ -618,7 +642,7 @@ def _calls_by_name(archive: Archive, library: Library, code: Instructions) -> bo
     return code.calls is None or bool(code.calls & _BY_NAME)
 
 
-def _taken(symbols: Symbols | DllSymbols) -> frozenset[str]:
+def _taken(symbols: SymbolTable) -> frozenset[str]:
     """The names that a library takes from others."""
     if isinstance(symbols, Symbols):
         return _short(symbols.undefined)

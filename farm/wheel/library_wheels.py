@@ -44,7 +44,9 @@ class LibraryWheel:
 
 
 def wheels_needed(
-    libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: Sequence[str]
+    libraries: Iterable[Library],
+    wheels: Sequence[LibraryWheel],
+    opens: Sequence[str],
 ) -> list[LibraryWheel]:
     """Select the wheels that libraries need.
 
@@ -72,7 +74,10 @@ def wheels_needed(
     return [wheel for wheel in wheels if wheel in in_use or wheel.package in packages]
 
 
-def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list[str]:
+def without_wheel_libraries(
+    opens: Sequence[str],
+    wheels: Sequence[LibraryWheel],
+) -> list[str]:
     """The patterns of `opens` that are of no library of `wheels`."""
     libraries: list[str] = []
     for wheel in wheels:

@@ -455,7 +455,10 @@ def hash_member(archive: Archive, name: str, algorithm: str) -> str:
 
 
 def compare_record(
-    archive: Archive, rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]
+    archive: Archive,
+    rows: Iterable[Row],
+    record: str,
+    files: Mapping[str, tuple[str, int]],
 ) -> list[tuple[str, str]]:
     """Compare RECORD with the files of a wheel.
 
@@ -494,7 +497,13 @@ def compare_record(
     return problems
 
 
-def _compare_row(archive: Archive, row: Row, file: tuple[str, int], *, hashed: bool) -> str | None:
+def _compare_row(
+    archive: Archive,
+    row: Row,
+    file: tuple[str, int],
+    *,
+    hashed: bool,
+) -> str | None:
     """What is wrong with a row of RECORD; None where it is right.
 
     Args:

@@ -162,7 +162,11 @@ class _ElfFiles:
             loaded already.
     """
 
-    def __init__(self, libraries: Sequence[Library], dependencies: Sequence[Library]) -> None:
+    def __init__(
+        self,
+        libraries: Sequence[Library],
+        dependencies: Sequence[Library],
+    ) -> None:
         self.places: dict[tuple[str, str], str] = {}
         self.dependency_places: dict[tuple[str, str], str] = {}
         self.names: dict[tuple[str, str], str] = {}
@@ -178,7 +182,11 @@ class _ElfFiles:
                     self.names.setdefault((name, library.machine), library.path)
 
     def need(
-        self, library: Library, name: str, paths: Sequence[str], exclude: Sequence[str]
+        self,
+        library: Library,
+        name: str,
+        paths: Sequence[str],
+        exclude: Sequence[str],
     ) -> Need:
         """Who answers a need, in the loader's order.
 
@@ -255,7 +263,8 @@ def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
 
 
 def _inherited(
-    libraries: list[Library], places: dict[tuple[str, str], str]
+    libraries: list[Library],
+    places: dict[tuple[str, str], str],
 ) -> dict[str, list[str]]:
     """Folders that libraries without RUNPATH inherit as RPATH from those that need them, directly
     or in turn.
@@ -309,7 +318,10 @@ def search_folders(library: Library) -> list[str]:
     return folders
 
 
-def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[SystemNeed]:
+def system_needs(
+    libraries: Iterable[Library],
+    needs: Iterable[Need],
+) -> list[SystemNeed]:
     """Needs of each library that the system must meet: all that the wheel itself does not."""
     in_wheel: dict[str, set[str]] = {}
     for need in needs:
@@ -373,7 +385,13 @@ class _DllFiles:
         self.added = sorted(added)
         self.dependency_paths = {library.path for library in dependencies}
 
-    def need(self, library: Library, name: str, when: str, exclude: Sequence[str]) -> Need:
+    def need(
+        self,
+        library: Library,
+        name: str,
+        when: str,
+        exclude: Sequence[str],
+    ) -> Need:
         """Who answers a need, in the loader's order."""
         by = self._reached(library, name)
         if by in self.dependency_paths:
@@ -442,7 +460,10 @@ class DependencyWheel:
     libraries: tuple[Library, ...]
 
 
-def read_dependencies(paths: Sequence[Path], info: DistInfo) -> tuple[DependencyWheel, ...]:
+def read_dependencies(
+    paths: Sequence[Path],
+    info: DistInfo,
+) -> tuple[DependencyWheel, ...]:
     """Read those of the given wheels, and of the wheels in the given folders, that a wheel
     requires.
 

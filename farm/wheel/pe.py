@@ -249,7 +249,12 @@ def imported(data: Buffer, pe: Pe) -> Iterator[tuple[int, str]]:
             yield slots + index * width, name
 
 
-def _imports(data: Buffer, pe: Pe, *, delayed: bool = False) -> Iterator[tuple[str, int, int]]:
+def _imports(
+    data: Buffer,
+    pe: Pe,
+    *,
+    delayed: bool = False,
+) -> Iterator[tuple[str, int, int]]:
     """(DLL, table of what is taken, slots) of each record up to one without a name or without
     functions.
 
@@ -337,7 +342,10 @@ def _words(data: Buffer, pe: Pe, address: int, count: int) -> tuple[int, ...]:
 
 
 def _texts(
-    data: Buffer, pe: Pe, addresses: Sequence[int], longest: int = _MAX_NAME
+    data: Buffer,
+    pe: Pe,
+    addresses: Sequence[int],
+    longest: int = _MAX_NAME,
 ) -> Iterator[str]:
     """The names at many addresses: most are in one section, which is looked up once."""
     low = high = shift = end = 0

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from farm.base.text import first_of
 from farm.wheel.elf import Symbols
-from farm.wheel.library import Library
-from farm.wheel.pe import DllSymbols
+from farm.wheel.library import Library, SymbolTable
 
 _MODULE_OF = re.compile(r"\.(?:cpython-|cp)3(\d{1,2})t?-[^/]*\.(?:so|pyd)$")
 _PYTHON_TAG = re.compile(r"cp3(\d{1,2})")
@@ -97,7 +96,10 @@ def is_invented(name: str, path: str, tags: Collection[str]) -> bool:
 
 
 def wrong_names(
-    library: Library, symbols: Symbols | DllSymbols, given: frozenset[str], tags: Collection[str]
+    library: Library,
+    symbols: SymbolTable,
+    given: frozenset[str],
+    tags: Collection[str],
 ) -> Iterator[str]:
     """What a library takes of Python that a Python of the wheel's tags does not have.
 
@@ -130,7 +132,10 @@ def wrong_names(
 
 
 def _outside_stable_abi(
-    entries: Mapping[str, ApiName], minor: int, *, on_linux: bool
+    entries: Mapping[str, ApiName],
+    minor: int,
+    *,
+    on_linux: bool,
 ) -> Iterator[str]:
     """What is taken and is not in the stable ABI of the tag.
 

@@ -21,6 +21,7 @@ from farm.base.text import printable
 from farm.wheel.additions import (
     Addition,
     collect,
+    libraries_for,
     opened,
     opened_additions,
     read_file,
@@ -33,6 +34,7 @@ from farm.wheel.member_names import check_name
 from farm.wheel.metadata import (
     RECORD_LIMIT,
     DistInfo,
+    Row,
     compare_record,
     normal_requirement,
     normal_version,
@@ -118,11 +120,9 @@ class RepairResult(NamedTuple):
         """Plain data: dictionaries, lists, strings, numbers."""
         fields = self._asdict()
         del fields["contents"]
-        return {
-            **fields,
-            "wheel": str(self.wheel),
-            "vendored": [item._asdict() for item in self.vendored],
-        }
+        fields["wheel"] = str(self.wheel)
+        fields["vendored"] = [library._asdict() for library in self.vendored]
+        return fields
 
 
 class _Identity(NamedTuple):
@@ -175,7 +175,9 @@ def vendor(
     if not dest.is_dir():
         raise UsageError(f"{dest}: no such folder")
     folder = _checked_folder(into)
-    version = None if options.version is None else normal_version(options.version)
+    version = None
+    if options.version is not None:
+        version = normal_version(options.version)
     requirements = [normal_requirement(entry) for entry in options.requires]
     name = parse_wheel_name(wheel.name)
     with Archive(wheel) as archive, temporary_folder(".repair-", dest) as scratch:
@@ -191,7 +193,8 @@ def vendor(
                 archive, contents.libraries, options.library_wheels, options.opens, scratch
             )
             contents = _with_files(contents, patched)
-            requirements += [normal_requirement(library.requirement) for library in wheels]
+            for library_wheel in wheels:
+                requirements.append(normal_requirement(library_wheel.requirement))
         opened_by_name = opened_additions(opens, machine, folder, contents)
         additions = collect(
             contents, machine, folder, options.lib_dirs, options.exclude, opened_by_name
@@ -204,12 +207,15 @@ def vendor(
             )
         lacking = _lacking(info, requirements)
         identity = _Identity(version, platforms, lacking, options.description)
-        new = [NewMember(item.library.path, item.source, 0o755) for item in additions]
-        changes = _write(archive, info, contents, [*patched, *new], target, identity)
-    vendored = [
-        Vendored(item.library.path, str(item.source), *changes.written[item.library.path])
-        for item in additions
-    ]
+        new = list(patched)
+        for addition in additions:
+            new.append(NewMember(addition.library.path, addition.source, 0o755))
+        changes = _write(archive, info, contents, new, target, identity)
+    vendored = []
+    for addition in additions:
+        path = addition.library.path
+        sha256, size = changes.written[path]
+        vendored.append(Vendored(path, str(addition.source), sha256, size))
     return RepairResult(
         wheel=target,
         vendored=tuple(vendored),
@@ -229,11 +235,15 @@ def _checked_folder(into: str) -> str:
     return folder
 
 
-def _wrong_rows(archive: Archive, info: DistInfo, contents: Contents) -> tuple[str, ...]:
+def _wrong_rows(
+    archive: Archive,
+    info: DistInfo,
+    contents: Contents,
+) -> tuple[str, ...]:
     """The members whose row in RECORD is wrong."""
-    rows = []
+    rows: list[Row] = []
     with suppress(VerificationFailedError):  # it is written anew whatever it is
-        rows = read_record(archive, info.record)[1]
+        _, rows = read_record(archive, info.record)
     problems = compare_record(archive, rows, info.record, contents.files)
     return tuple(printable(path) for path, _ in problems)
 
@@ -260,7 +270,8 @@ def _lacking(info: DistInfo, requirements: Sequence[str]) -> list[str]:
 def _refuse_two_openmp(libraries: Sequence[Library]) -> None:
     """The wheel is no good, whatever is added to it."""
     for library in libraries:
-        if runtimes := two_openmp(library):
+        runtimes = two_openmp(library)
+        if runtimes:
             raise VerificationFailedError(
                 f"{library.path} imports two OpenMP runtimes: {runtimes}: it computes wrong "
                 "numbers",
@@ -278,16 +289,17 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
     if not loadable:
         return None
     first = loadable[0].path
-    built_for = sorted({library.machine for library in loadable})
     if machine is None:
+        tags = ", ".join(sorted(info.tags))
         raise VerificationFailedError(
-            f"the wheel holds libraries ({first!r}), but its tags are "
-            f"{', '.join(sorted(info.tags))}",
+            f"the wheel holds libraries ({first!r}), but its tags are {tags}",
             hint="build it with a platform tag (Root-Is-Purelib: false)",
         )
+    built_for = {library.machine for library in loadable}
     if machine not in built_for:
+        machines = ", ".join(sorted(built_for))
         raise VerificationFailedError(
-            f"its libraries ({first!r}) are for {', '.join(built_for)}, its tag is for {machine}",
+            f"its libraries ({first!r}) are for {machines}, its tag is for {machine}",
             hint="build it for the machine of the tag, or with that machine's tag",
         )
     return machine
@@ -305,12 +317,12 @@ def _platforms(
     """
     if machine is None or platform_machine(info.tags) is None:
         return ()
-    libraries = [*contents.libraries, *(item.library for item in additions)]
     # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing
     # about those.
-    libraries = [library for library in libraries if library.machine == machine]
+    libraries = libraries_for(machine, contents, additions)
     needs = resolve(libraries, exclude)
-    return earned_level(system_needs(libraries, needs), machine).tags(machine)
+    level = earned_level(system_needs(libraries, needs), machine)
+    return level.tags(machine)
 
 
 def _write(
@@ -324,23 +336,30 @@ def _write(
     """Write the new wheel."""
     folder = info.folder
     version = identity.version
-    rename = renames(archive, info.stem, None if version is None else version.replace("-", "_"))
-    new_folder = rename.get(f"{folder}/METADATA", f"{folder}/METADATA").partition("/")[0]
+    rename = {}
+    if version is not None:
+        rename = renames(archive, info.stem, version.replace("-", "_"))
+    old_metadata = f"{folder}/METADATA"
+    new_metadata = rename.get(old_metadata, old_metadata)
+    new_folder, _, _ = new_metadata.partition("/")
+
     new = list(libraries)
     # Signatures of the old RECORD go with it: they would be false.
-    dropped = {*info.signed, *(member.name for member in libraries)}
+    dropped = set(info.signed)
+    dropped.update(member.name for member in libraries)
     if version is not None or identity.requires or identity.description:
-        dropped.add(f"{folder}/METADATA")
-        metadata = with_requirements(archive.read(f"{folder}/METADATA"), identity.requires)
+        dropped.add(old_metadata)
+        metadata = with_requirements(archive.read(old_metadata), identity.requires)
         metadata = with_description(metadata, identity.description)
         metadata = with_version(metadata, version or info.version)
-        new.append(NewMember(f"{new_folder}/METADATA", metadata))
-    old = archive.read(f"{folder}/WHEEL")
-    wheel = with_tags(old, _tags(info, identity.platforms))
+        new.append(NewMember(new_metadata, metadata))
+    old_wheel = archive.read(f"{folder}/WHEEL")
+    wheel = with_tags(old_wheel, _tags(info, identity.platforms))
     # The order of its lines is no reason to change it.
-    if sorted(wheel.split()) != sorted(old.split()):
+    if sorted(wheel.split()) != sorted(old_wheel.split()):
         dropped.add(f"{folder}/WHEEL")
         new.append(NewMember(f"{new_folder}/WHEEL", wheel))
+
     written = rewrite(
         archive,
         target,
@@ -355,32 +374,47 @@ def _write(
 
 def _tags(info: DistInfo, platforms: Sequence[str]) -> list[str]:
     """The lines `Tag:` of WHEEL; without platforms they stay."""
-    pairs = sorted({tuple(tag.split("-")[:2]) for tag in info.tags})
-    platforms = platforms or sorted({tag.split("-")[2] for tag in info.tags})
-    return [f"{python}-{abi}-{platform}" for python, abi in pairs for platform in platforms]
+    pairs = set()
+    old_platforms = set()
+    for tag in info.tags:
+        python_and_abi, _, platform = tag.rpartition("-")
+        pairs.add(python_and_abi)
+        old_platforms.add(platform)
+    lines = []
+    for python_and_abi in sorted(pairs, key=lambda pair: pair.split("-")):
+        for platform in platforms or sorted(old_platforms):
+            lines.append(f"{python_and_abi}-{platform}")
+    return lines
 
 
-def _contents_of(old: Contents, changes: _Changes, additions: Sequence[Addition]) -> Contents:
+def _contents_of(
+    old: Contents,
+    changes: _Changes,
+    additions: Sequence[Addition],
+) -> Contents:
     """The contents of the new wheel, of which nothing is read that the old one had."""
     files = {}
     for name, file in old.files.items():
         if name not in changes.dropped:
             files[changes.renamed.get(name, name)] = file
     files.update(changes.written)
-    added = {item.library.path for item in additions}
+    added = {addition.library.path for addition in additions}
     libraries = []
     for library in old.libraries:
         path = changes.renamed.get(library.path, library.path)
         if path not in added:
             sha256, size = files[path]
             libraries.append(library._replace(path=path, sha256=sha256, size=size))
-    # An RPATH is no symbol: those of corrected libraries stay.
-    symbols = {changes.renamed.get(name, name): table for name, table in old.symbols.items()}
-    for item in additions:
-        path = item.library.path
+    symbols = {}
+    for name, table in old.symbols.items():
+        # An RPATH is no symbol: those of corrected libraries stay.
+        new_name = changes.renamed.get(name, name)
+        symbols[new_name] = table
+    for addition in additions:
+        path = addition.library.path
         sha256, size = changes.written[path]
-        libraries.append(item.library._replace(sha256=sha256, size=size))
-        symbols[path] = symbols_of_file(item.source)
+        libraries.append(addition.library._replace(sha256=sha256, size=size))
+        symbols[path] = symbols_of_file(addition.source)
     return Contents(
         files=files,
         libraries=tuple(libraries),
@@ -390,7 +424,10 @@ def _contents_of(old: Contents, changes: _Changes, additions: Sequence[Addition]
 
 
 def repair(
-    wheel: Path, dest: Path, options: RepairOptions, progress: Progress | None = None
+    wheel: Path,
+    dest: Path,
+    options: RepairOptions,
+    progress: Progress | None = None,
 ) -> RepairResult:
     """Write a wheel that needs nothing but the system: with its libraries and, for Linux, true
     tags.
@@ -415,8 +452,9 @@ def repair(
                 f"{folder}: no such folder of libraries",
                 hint="give --lib-dir a folder that is there",
             )
-    opens = opened(options.lib_dirs, without_wheel_libraries(options.opens, options.library_wheels))
-    exclude = [*options.exclude]
+    patterns = without_wheel_libraries(options.opens, options.library_wheels)
+    opens = opened(options.lib_dirs, patterns)
+    exclude = list(options.exclude)
     for library_wheel in options.library_wheels:
         exclude += library_wheel.libraries
     options = options._replace(exclude=exclude)
@@ -449,42 +487,86 @@ def _repair_by_tools(
     libs = f"{name.parts[0]}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can
     # be guessed.
-    nothing = not (opens or any(library.needed for library in libraries))
-    if not windows and (nothing or platform_machine(name.tags) is None):
+    has_needs = bool(opens) or any(library.needed for library in libraries)
+    if not windows and (not has_needs or platform_machine(name.tags) is None):
         return vendor(wheel, dest, options, libs, opens, progress=progress)
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as scratch:
-        output = scratch / "made"
-        output.mkdir()
-        tool_input = wheel
         if windows:
-            run_delvewheel(wheel, output, options.lib_dirs, options.exclude)
+            tool = "delvewheel"
+            repaired = _by_delvewheel(wheel, options, scratch)
         else:
-            if opens:  # auditwheel sees what RECORD lists
-                alone = RepairOptions(exclude=["*"])
-                tool_input = vendor(wheel, scratch, alone, libs, opens, paths=False).wheel
-            libraries_folder = scratch / "libraries"
-            linked = link_libraries(options.lib_dirs, libraries_folder)
-            exclude = [*options.exclude, *(path.name for path in opens)]
-            # `vendor` leads to these; auditwheel refuses what it cannot find.
-            for names in neighbours(libraries).values():
-                exclude += sorted(set(names) - set(linked))
-            run_auditwheel(tool_input, output, libraries_folder, exclude)
-        # auditwheel says so, and succeeds, when there is nothing to do.
-        repaired = next(iter(sorted(output.glob("*.whl"))), tool_input)
+            tool = "auditwheel"
+            repaired = _by_auditwheel(wheel, options, libraries, libs, opens, scratch)
         # No library is missing any more: this writes version, requirements, tags and RECORD as for
         # every other wheel.
         without_folders = options._replace(lib_dirs=())
         result = vendor(
             repaired, dest, without_folders, libs, opens, source=wheel, progress=progress
         )
-        tool = "delvewheel" if windows else "auditwheel"
         return result._replace(vendored=_added(before, result.wheel, libs, tool))
 
 
-def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tuple[Vendored, ...]:
+def _by_delvewheel(wheel: Path, options: RepairOptions, scratch: Path) -> Path:
+    """The wheel as delvewheel repairs it, in a scratch folder."""
+    output = scratch / "made"
+    output.mkdir()
+    run_delvewheel(wheel, output, options.lib_dirs, options.exclude)
+    return _wheel_in(output, wheel)
+
+
+def _by_auditwheel(
+    wheel: Path,
+    options: RepairOptions,
+    libraries: Sequence[Library],
+    libs: str,
+    opens: Sequence[Path],
+    scratch: Path,
+) -> Path:
+    """The wheel as auditwheel repairs it, in a scratch folder.
+
+    Args:
+        wheel: The file.
+        options: What is asked for.
+        libraries: Those of the wheel.
+        libs: The folder inside the wheel that gets what it lacks.
+        opens: Files that go in besides.
+        scratch: The folder.
+    """
+    output = scratch / "made"
+    output.mkdir()
+    tool_input = wheel
+    if opens:  # auditwheel sees what RECORD lists
+        alone = RepairOptions(exclude=["*"])
+        tool_input = vendor(wheel, scratch, alone, libs, opens, paths=False).wheel
+    libraries_folder = scratch / "libraries"
+    linked = link_libraries(options.lib_dirs, libraries_folder)
+    exclude = list(options.exclude)
+    exclude += [path.name for path in opens]
+    # `vendor` leads to these; auditwheel refuses what it cannot find.
+    for names in neighbours(libraries).values():
+        exclude += sorted(names.keys() - linked)
+    run_auditwheel(tool_input, output, libraries_folder, exclude)
+    return _wheel_in(output, tool_input)
+
+
+def _wheel_in(output: Path, tool_input: Path) -> Path:
+    """The wheel that a tool wrote, or the one that it read: auditwheel says so, and succeeds, when
+    there is nothing to do.
+    """
+    wheels = sorted(output.glob("*.whl"))
+    return wheels[0] if wheels else tool_input
+
+
+def _added(
+    before: Collection[str],
+    repaired: Path,
+    libs: str,
+    tool: str,
+) -> tuple[Vendored, ...]:
     """Libraries that the tool put into the folder `libs`; their sources are unknown."""
     with Archive(repaired) as archive:
-        record = parse_record(archive.read(read_dist_info(archive).record, RECORD_LIMIT))
+        info = read_dist_info(archive)
+        record = parse_record(archive.read(info.record, RECORD_LIMIT))
     added = []
     for row in sorted(record, key=lambda row: row.path):
         is_new = row.path.startswith(f"{libs}/") and row.path not in before

@@ -49,7 +49,12 @@ def link_libraries(lib_dirs: Sequence[Path], folder: Path) -> list[str]:
     return names
 
 
-def run_auditwheel(wheel: Path, output: Path, libraries: Path, exclude: Sequence[str]) -> None:
+def run_auditwheel(
+    wheel: Path,
+    output: Path,
+    libraries: Path,
+    exclude: Sequence[str],
+) -> None:
     """Have auditwheel repair a wheel.
 
     Args:
@@ -69,7 +74,10 @@ def run_auditwheel(wheel: Path, output: Path, libraries: Path, exclude: Sequence
 
 
 def run_delvewheel(
-    wheel: Path, output: Path, lib_dirs: Sequence[Path], exclude: Sequence[str]
+    wheel: Path,
+    output: Path,
+    lib_dirs: Sequence[Path],
+    exclude: Sequence[str],
 ) -> None:
     """Have delvewheel repair a wheel.
 
@@ -88,9 +96,11 @@ def run_delvewheel(
     command += ["--ignore-existing", "--analyze-existing"]
     command += ["--exclude", os.pathsep.join([*of_the_machine(), *exclude])]
     if lib_dirs:
-        command += ["--add-path", os.pathsep.join(str(folder.resolve()) for folder in lib_dirs)]
+        folders = [str(folder.resolve()) for folder in lib_dirs]
+        command += ["--add-path", os.pathsep.join(folders)]
+    command += ["-w", str(output), str(wheel)]
     # It writes lists out of sets.
-    run_tool([*command, "-w", str(output), str(wheel)], {"PYTHONHASHSEED": "0"})
+    run_tool(command, {"PYTHONHASHSEED": "0"})
 
 
 def run_tool(command: list[str], environ: dict[str, str]) -> None:
@@ -119,7 +129,10 @@ def run_tool(command: list[str], environ: dict[str, str]) -> None:
         raise _failure(tool, lines)
 
 
-def _failure(tool: str, lines: list[str]) -> InfrastructureError | VerificationFailedError:
+def _failure(
+    tool: str,
+    lines: list[str],
+) -> InfrastructureError | VerificationFailedError:
     """The error that a tool's output tells of."""
     if any("No module named" in line or "utility 'patchelf'" in line for line in lines[-3:]):
         # Both come with the farm; what is left is an installation that lost one.
@@ -128,7 +141,8 @@ def _failure(tool: str, lines: list[str]) -> InfrastructureError | VerificationF
             f"{tool} cannot run: {lines[-1].strip()}",
             hint=f"{sys.executable} -m pip install {missing}",
         )
-    if full := line_naming_cause("disk-full", lines):
+    full = line_naming_cause("disk-full", lines)
+    if full:
         return InfrastructureError(
             f"{tool} cannot write: {full.strip()}",
             hint=f"make room where the wheel goes and in {tempfile.gettempdir()}, or set "

@@ -93,7 +93,10 @@ def with_rpaths(
         return in_use, list(threads.map(patch, range(len(tasks))))
 
 
-def _in_folders_that_need(libraries: Sequence[Library], wheels: Sequence[LibraryWheel]) -> set[str]:
+def _in_folders_that_need(
+    libraries: Sequence[Library],
+    wheels: Sequence[LibraryWheel],
+) -> set[str]:
     """The paths of the libraries in each folder where one needs one of the wheels."""
     folders = set()
     for library in libraries:
@@ -116,7 +119,12 @@ def _leaves_the_wheel(library: Library) -> bool:
     return any(foreign(library.path, entry) for entry in library.search_path)
 
 
-def _patched(archive: Archive, library: Library, folders: Sequence[str], target: Path) -> NewMember:
+def _patched(
+    archive: Archive,
+    library: Library,
+    folders: Sequence[str],
+    target: Path,
+) -> NewMember:
     """A library whose RPATH leads to `folders` below site-packages, and no longer out of it."""
     with target.open("wb") as out:
         out.writelines(archive.chunks(library.path))

@@ -19,7 +19,7 @@ from importlib import resources
 
 from farm.base.text import first_of
 from farm.wheel.elf import Symbols
-from farm.wheel.library import Library
+from farm.wheel.library import Library, SymbolTable
 from farm.wheel.needs import Answer, Need
 from farm.wheel.pe import DllSymbols
 from farm.wheel.python_api import is_invented
@@ -43,7 +43,7 @@ _NEWEST_GLIBC = 36  # the list is of glibc 2.36, which gives all that older ones
 NEWER_WINDOWS = "which has it in no Windows that is known here: of a newer one, or misspelt"
 """The end of a problem that is not of the wheel's own libraries."""
 
-_Tables = Mapping[str, Symbols | DllSymbols]
+_Tables = Mapping[str, SymbolTable]
 
 
 def missing_names(
@@ -93,7 +93,10 @@ def given_names(symbols: _Tables) -> frozenset[str]:
 
 
 def _missing_versioned(
-    library: Library, table: Symbols, needs: list[Need], symbols: _Tables
+    library: Library,
+    table: Symbols,
+    needs: list[Need],
+    symbols: _Tables,
 ) -> Iterator[str]:
     """Names with a version, which says the library that they come from: that one alone is asked."""
     inside = {need.name: need.by for need in needs if need.answer is Answer.WHEEL}
@@ -193,7 +196,10 @@ def _all_known(member: str, table: Symbols, needs_of: Mapping[str, list[Need]]) 
 
 
 def _not_exported(
-    library: Library, table: DllSymbols, needs: list[Need], symbols: _Tables
+    library: Library,
+    table: DllSymbols,
+    needs: list[Need],
+    symbols: _Tables,
 ) -> Iterator[tuple[str, str]]:
     """Functions that a DLL takes from others that do not export them."""
     inside = {need.name.lower(): need.by for need in needs if need.answer is Answer.WHEEL}

@@ -162,7 +162,11 @@ def _decode(raw: bytes, flags: int) -> str:
 
 
 def _zip64(
-    extra: bytes, values: tuple[int, ...], name: str, *, spare: bool = False
+    extra: bytes,
+    values: tuple[int, ...],
+    name: str,
+    *,
+    spare: bool = False,
 ) -> tuple[int, ...]:
     """Replace values that say "see the ZIP64 field" (APPNOTE 4.5.3: present in this order, only
     those).
@@ -207,7 +211,10 @@ def _zip64_field(extra: bytes, name: str) -> bytes | None:
 
 
 def _check_local_header(
-    file: BinaryIO, entry: Entry, limit: int, central_flags: int
+    file: BinaryIO,
+    entry: Entry,
+    limit: int,
+    central_flags: int,
 ) -> tuple[Entry, int]:
     """(the entry with its data's place, offset behind the member), after comparing the header with
     the directory.

@@ -25,7 +25,6 @@ import math
 import os
 import re
 import shutil
-import stat
 import sys
 import tarfile
 import time
@@ -52,6 +51,7 @@ from farm.base.text import plain, plain_lines
 from farm.engines import transfer
 from farm.engines.base import Job
 from farm.engines.host import HostEngine
+from farm.run.standalone.unpacked_files import contents, difference, extract
 
 if TYPE_CHECKING:
     import argparse
@@ -73,9 +73,8 @@ EXIT_CODES = """exit codes:
 
 
 def say(text: str) -> None:
-    print(
-        f"farm: {text.removeprefix('farm: ')}", flush=True
-    )  # a line of the build's log has it already
+    text = text.removeprefix("farm: ")  # a line of the build's log has it already
+    print(f"farm: {text}", flush=True)
 
 
 def leave(code: int, text: str, todo: str | None = None) -> NoReturn:
@@ -118,19 +117,6 @@ def folder_of_user(folder: Path, option: str, *, readable: bool = False) -> Path
 
 
 MAX_MANIFEST = 16 << 20  # bytes; a part has 100
-PLACES = ("dev", "proc", "tmp", "run", "root", "farm")
-"""Folders of a root file system beside files; nothing in them but /farm comes with the toolchain.
-"""
-CHANGING = (
-    "root/dev",
-    "root/proc",
-    "root/tmp",
-    "root/run",
-    "root/root",
-    "root/farm-jobs",
-    "root/farm-volumes",
-)
-"""Folders that builds and their engine fill."""
 
 
 def joined(parts: list[tuple[Path, dict[str, Any]]], state: Path) -> Iterator[bytes]:
@@ -158,14 +144,6 @@ def joined(parts: list[tuple[Path, dict[str, Any]]], state: Path) -> Iterator[by
                     say(f"unpacked {done >> 20} of {total >> 20} MB")
 
 
-def digest(path: Path) -> str:
-    total = hashlib.sha256()
-    with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            total.update(piece)
-    return total.hexdigest()
-
-
 def look_for(
     manifest: dict[str, Any], folders: list[Path]
 ) -> tuple[list[tuple[Path, dict[str, Any]]], list[str]]:
@@ -173,13 +151,21 @@ def look_for(
     present = []
     missing = []
     for part in manifest["parts"]:
-        paths = [folder / part["name"] for folder in folders if (folder / part["name"]).is_file()]
+        path = _file_in(folders, part["name"])
         # A part that is still being copied has its name already, but not its size.
-        if paths and paths[0].stat().st_size == part["size"]:
-            present.append((paths[0], part))
+        if path is not None and path.stat().st_size == part["size"]:
+            present.append((path, part))
         else:
             missing.append(part["name"])
     return present, missing
+
+
+def _file_in(folders: list[Path], name: str) -> Path | None:
+    for folder in folders:
+        path = folder / name
+        if path.is_file():
+            return path
+    return None
 
 
 def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
@@ -232,59 +218,6 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
     say(f"unpacked in {time.monotonic() - start:.0f} s")
 
 
-def extract(tree: tarfile.TarFile, root: Path) -> None:
-    """The toolchain's files; the archive was made by the farm and verified, its links are its
-    own.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    if hasattr(
-        tarfile, "fully_trusted_filter"
-    ):  # Python 3.14 filters by default, old ones know no filters
-        tree.extraction_filter = tarfile.fully_trusted_filter
-    tree.extractall(root)  # noqa: S202 verified: see above
-    for name in PLACES:
-        (root / name).mkdir(exist_ok=True)
-    (root / "tmp").chmod(0o1777)
-
-
-def contents(state: Path, inputs: list[str]) -> dict[str, str]:
-    """Properties of each unpacked file that must not change: its hash and mode, or where a link
-    leads.
-    """
-    properties = {}
-    for path in (
-        entry_path for name in ("root", *inputs) for entry_path in walk(state, state / name)
-    ):
-        status = path.lstat()
-        if stat.S_ISLNK(status.st_mode):
-            properties[path.relative_to(state).as_posix()] = f"-> {os.readlink(path)}"  # noqa: PTH115 no Path of it
-        else:
-            content = digest(path) if stat.S_ISREG(status.st_mode) else "no plain file"
-            properties[path.relative_to(state).as_posix()] = (
-                f"{stat.S_IMODE(status.st_mode):o} {content}"
-            )
-    return properties
-
-
-def walk(state: Path, folder: Path) -> Iterator[Path]:
-    for entry in (
-        sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else ()
-    ):
-        path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
-            if path.relative_to(state).as_posix() not in CHANGING:
-                yield from walk(state, path)
-        else:
-            yield path
-
-
-def difference(before: dict[str, str], now: dict[str, str]) -> str | None:
-    """The first file that is not as it was; builds add files below /farm, and nowhere else."""
-    changed = (name for name, value in before.items() if now.get(name) != value)
-    added = (name for name in now if name not in before and not name.startswith("root/farm/"))
-    return next(changed, None) or next(added, None)
-
-
 PROGRESS_S = 15  # between two lines of progress
 NINJA = re.compile(rb"^\[([0-9]{1,6})/([0-9]{1,6})\]", re.MULTILINE)
 SHOWN = 24
@@ -306,20 +239,25 @@ def failure(log: Path) -> str:
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - (4 << 20)))
         lines = stream.read().decode("utf-8", "replace").splitlines()
-    failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), None)
-    excerpt = lines[-SHOWN:]
-    if failed is not None:
-        # The step's own lines end where the next step reports.
-        end = next(
-            (i for i in range(failed, len(lines)) if lines[i].startswith(("[", "ninja: "))),
-            len(lines),
-        )
-        excerpt = lines[failed:end][:SHOWN]
-    return plain_lines("\n".join(cut_off(line) for line in excerpt))
+    excerpt = _failed_step(lines)[:SHOWN] or lines[-SHOWN:]
+    return plain_lines("\n".join(map(cut_off, excerpt)))
+
+
+def _failed_step(lines: list[str]) -> list[str]:
+    """The lines of the first step that failed; they end where the next step reports."""
+    step: list[str] = []
+    for line in lines:
+        if step and line.startswith(("[", "ninja: ")):
+            break
+        if step or line.startswith("FAILED: "):
+            step.append(line)
+    return step
 
 
 def cut_off(line: str) -> str:
-    return line if len(line) <= WIDTH else line[:WIDTH] + " …"
+    if len(line) <= WIDTH:
+        return line
+    return line[:WIDTH] + " …"
 
 
 def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> None:
@@ -359,25 +297,19 @@ def start(
     labels = {"farm.plan": manifest["plan"]}
     # By the plan: a call that is repeated finds the build of the one before.
     handle = engine.find(labels)
-    before = engine.observe(handle) if handle else None
-    failed = before is not None and before.state == "done" and before.exit_code
-    if (
-        handle
-        and before
-        and before.state not in ("lost", "cancelled")
-        and not (args.retry and failed)
-    ):
-        return handle
+    remark = ""
     if handle:
-        engine.release(
-            handle
-        )  # also what a killed supervisor left, before the tree below it is made anew
+        before = engine.observe(handle)
+        is_lost = before.state in ("lost", "cancelled")
+        has_failed = before.state == "done" and before.exit_code
+        if not is_lost and not (args.retry and has_failed):
+            return handle
+        # Also what a killed supervisor left, before the tree below it is made anew.
+        engine.release(handle)
+        remark = f" (before: {before.text or before.state})"
     unpack(manifest, args.parts, state)
     capacity = engine.capacity()
-    say(
-        f"building with {capacity.cpus:.0f} jobs"
-        + (f" (before: {before.text or before.state})" if before else "")
-    )
+    say(f"building with {capacity.cpus:.0f} jobs{remark}")
     return engine.submit(
         Job(
             name=manifest["name"],
@@ -396,27 +328,41 @@ def start(
 
 def follow(engine: HostEngine, handle: str, log: Path, wait_s: float | None) -> None:
     """Print progress until the build ends or `wait_s` seconds are over."""
-    deadline = time.monotonic() + (math.inf if wait_s is None else wait_s)
+    deadline = math.inf
+    if wait_s is not None:
+        deadline = time.monotonic() + wait_s
     printed = 0.0
-    first = None
+    first: tuple[float, int] | None = None
     while engine.observe(handle).state in ("starting", "running") and time.monotonic() < deadline:
         now = time.monotonic()
         if now - printed > PROGRESS_S:
             printed = now
-            reached = list(steps(log))[-1:]
+            reached = list(steps(log))
             if reached:
-                done, total = reached[0]
+                done, total = reached[-1]
                 first = first or (now, done)
-                rate = (done - first[1]) / (now - first[0]) if now > first[0] else 0.0
-                if rate > 0:
-                    remaining = f", about {(total - done) / rate / 60:.0f} min left"
-                else:
-                    remaining = ""
-                say(f"[{done}/{total}] {rate * 60:.0f} steps a minute{remaining}")
+                say(progress_text(done, total, done - first[1], now - first[0]))
             else:
-                last = log.read_bytes()[-200:].decode("utf-8", "replace").strip().splitlines()
-                say(plain(last[-1]) if last else "no output yet")
+                say(last_words(log))
         time.sleep(0.5)
+
+
+def progress_text(done: int, total: int, steps_done: int, seconds: float) -> str:
+    """How far the build is, and the rate of this call: its steps and seconds."""
+    rate = 0.0
+    if seconds > 0:
+        rate = steps_done / seconds
+    text = f"[{done}/{total}] {rate * 60:.0f} steps a minute"
+    if rate > 0:
+        text += f", about {(total - done) / rate / 60:.0f} min left"
+    return text
+
+
+def last_words(log: Path) -> str:
+    lines = log.read_bytes()[-200:].decode("utf-8", "replace").strip().splitlines()
+    if not lines:
+        return "no output yet"
+    return plain(lines[-1])
 
 
 PIECE = 15 << 20
@@ -563,7 +509,9 @@ def read_manifest(here: Path) -> dict[str, Any]:
         for part in manifest["parts"]:
             part["name"], part["size"], part["sha256"]
     except OSError as error:
-        code = DAMAGED if error.errno == errno.EFBIG else AGAIN
+        code = AGAIN
+        if error.errno == errno.EFBIG:
+            code = DAMAGED
         leave(code, f"{path}: {error.strerror}", "copy it here, beside run")
     except (ValueError, KeyError, TypeError, RecursionError):
         leave(DAMAGED, f"{path} is damaged: it is not what a bundle has", "copy it here again")
@@ -604,8 +552,10 @@ def no_room(error: OSError, folder: Path) -> tuple[str, str]:
     """An error of the system in words, and what to do about it."""
     reason = error.strerror
     if reason is None:
-        # shutil.Error lists what could not be copied: (source, target, reason).
-        reason = str(error.args[0][0][2]) if error.args and error.args[0] else str(error)
+        reason = str(error)
+        if error.args and error.args[0]:
+            # shutil.Error lists what could not be copied: (source, target, reason).
+            reason = str(error.args[0][0][2])
     where = error.filename or folder
     return f"{where}: {reason}", "make room there, or name other folders with --state and --out"
 
@@ -651,10 +601,10 @@ def check(manifest: dict[str, Any], folders: list[Path], folder: Path) -> int:
             f"{free / 1e9:.1f} GB free",
             f"make room below {nearest}, or name another folder with --state",
         )
-    say(
-        "the toolchain can be entered "
-        + ("as root" if os.geteuid() == 0 else "in a user namespace, without root")
-    )
+    if os.geteuid() == 0:
+        say("the toolchain can be entered as root")
+    else:
+        say("the toolchain can be entered in a user namespace, without root")
     present, missing = look_for(manifest, folders)
     if missing:
         leave(

@@ -253,7 +253,12 @@ def _other_pythons(library: Library, pairs: set[_Tag]) -> Iterator[str]:
 
 
 def _other_python(
-    name: str, version: str, python: str, abi: str, *, free_threaded: bool
+    name: str,
+    version: str,
+    python: str,
+    abi: str,
+    *,
+    free_threaded: bool,
 ) -> Iterator[str]:
     if version == "3":
         if abi.endswith("t") != free_threaded:

@@ -121,7 +121,13 @@ def _known_to_ask(where: str, what: str, level: str, pattern: str) -> Finding:
     )
 
 
-def _module_of_level(where: str, what: str, level: str, newer: str, pattern: str) -> Finding:
+def _module_of_level(
+    where: str,
+    what: str,
+    level: str,
+    newer: str,
+    pattern: str,
+) -> Finding:
     """A member whose name says which CPUs it is for."""
     return Finding(
         check="cpu",
@@ -132,7 +138,13 @@ def _module_of_level(where: str, what: str, level: str, newer: str, pattern: str
     )
 
 
-def _on_load(where: str, what: str, level: str, newer: str | None, pattern: str) -> Finding:
+def _on_load(
+    where: str,
+    what: str,
+    level: str,
+    newer: str | None,
+    pattern: str,
+) -> Finding:
     fix = (
         "compile what has static initialisers without the kernels' flags: no global objects beside "
         "kernels"
@@ -208,7 +220,11 @@ def _tier_was_compiled(where: str, count: int, level: str, first: str) -> Findin
 
 
 def died_when_loaded(
-    where: str, model: str, signal: str, last_words: str, level: str | None
+    where: str,
+    model: str,
+    signal: str,
+    last_words: str,
+    level: str | None,
 ) -> Finding:
     """A library whose import ended the process on an emulated CPU.
 

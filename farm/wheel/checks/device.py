@@ -10,12 +10,12 @@ from typing import Literal
 
 from farm.policy.rules import Policy, defaults
 from farm.wheel.checks.subject import Subject, fits_any, not_run, outcome
-from farm.wheel.fatbin import is_code_for, number, order, runs_on
+from farm.wheel.fatbin import Architecture, is_code_for, number, order, runs_on
 from farm.wheel.library import Contents, FatbinSet, Library
 from farm.wheel.report import Check, Finding
 
 _Kind = Literal["sass", "ptx"]
-_Architectures = tuple[int | str, ...]
+_Architectures = tuple[Architecture, ...]
 
 _CLEAN_BUILD = (
     "compile with the variant's architecture list (TORCH_CUDA_ARCH_LIST) and from a clean build "
@@ -67,7 +67,7 @@ def _lacks(check: _Kind, where: str, what: str) -> Finding:
     return Finding(check=check, where=where, what=what, why=why, fix=_CLEAN_BUILD)
 
 
-def _others(where: str, containers: int, more: Sequence[int | str]) -> Finding:
+def _others(where: str, containers: int, more: Sequence[Architecture]) -> Finding:
     return Finding(
         check="sass",
         where=where,
@@ -77,7 +77,7 @@ def _others(where: str, containers: int, more: Sequence[int | str]) -> Finding:
     )
 
 
-def _cudnn(where: str, gpu: int, architectures: Sequence[int | str]) -> Finding:
+def _cudnn(where: str, gpu: int, architectures: Sequence[Architecture]) -> Finding:
     return Finding(
         check="sass",
         where=where,
@@ -98,7 +98,10 @@ def _compiled_here(contents: Contents, policy: Policy) -> list[Library]:
 
 
 def _lacking(
-    contents: Contents, policy: Policy, kind: _Kind, promised: _Architectures
+    contents: Contents,
+    policy: Policy,
+    kind: _Kind,
+    promised: _Architectures,
 ) -> Iterator[Finding]:
     """The groups of fat binaries without some promised code."""
     libraries = _compiled_here(contents, policy)
@@ -125,9 +128,9 @@ def _lacking(
 
 def _without_code(
     promised: _Architectures,
-    architectures: Collection[int | str],
-    serves: Callable[[int | str, int | str], bool],
-) -> list[int | str]:
+    architectures: Collection[Architecture],
+    serves: Callable[[Architecture, Architecture], bool],
+) -> list[Architecture]:
     """The promised GPUs that no code serves.
 
     Args:
@@ -142,7 +145,10 @@ def _without_code(
     return gaps
 
 
-def _not_running(promised: _Architectures, libraries: Iterable[Library]) -> Iterator[Finding]:
+def _not_running(
+    promised: _Architectures,
+    libraries: Iterable[Library],
+) -> Iterator[Finding]:
     """Libraries that come from elsewhere as they are: each needs some code that runs on every
     promised GPU.
     """
@@ -159,7 +165,10 @@ def _not_running(promised: _Architectures, libraries: Iterable[Library]) -> Iter
             yield _lacks("sass", library.path, text)
 
 
-def _unfit_cudnn(promised: _Architectures, libraries: Iterable[Library]) -> Iterator[Finding]:
+def _unfit_cudnn(
+    promised: _Architectures,
+    libraries: Iterable[Library],
+) -> Iterator[Finding]:
     """Libraries of cuDNN without code for the oldest promised GPU."""
     if not promised:
         return
@@ -170,7 +179,11 @@ def _unfit_cudnn(promised: _Architectures, libraries: Iterable[Library]) -> Iter
             yield _cudnn(library.path, lowest, architectures)
 
 
-def _unpromised(contents: Contents, policy: Policy, promised: _Architectures) -> Iterator[Finding]:
+def _unpromised(
+    contents: Contents,
+    policy: Policy,
+    promised: _Architectures,
+) -> Iterator[Finding]:
     for library in _compiled_here(contents, policy):
         for group in _checked_groups(library, policy):
             unpromised = []
@@ -181,8 +194,11 @@ def _unpromised(contents: Contents, policy: Policy, promised: _Architectures) ->
                 yield _others(library.path, group.containers, unpromised)
 
 
-def _architectures(libraries: Iterable[Library], kind: _Kind = "sass") -> list[int | str]:
-    architectures: set[int | str] = set()
+def _architectures(
+    libraries: Iterable[Library],
+    kind: _Kind = "sass",
+) -> list[Architecture]:
+    architectures: set[Architecture] = set()
     for library in libraries:
         for group in library.fatbins:
             architectures.update(getattr(group, kind))
@@ -200,7 +216,7 @@ def _is_cudnn(library: Library) -> bool:
     return fits_any(posixpath.basename(library.path), defaults("cudnn"))
 
 
-def _listed(architectures: Sequence[int | str]) -> str:
+def _listed(architectures: Sequence[Architecture]) -> str:
     return ", ".join(f"sm_{arch}" for arch in architectures) or "none"
 
 

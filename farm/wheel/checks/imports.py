@@ -50,7 +50,10 @@ def check(subject: Subject) -> Check:
     return outcome("imports", findings, note)
 
 
-def _unfit_libraries(libraries: Sequence[Library], machine: str | None) -> Iterator[Finding]:
+def _unfit_libraries(
+    libraries: Sequence[Library],
+    machine: str | None,
+) -> Iterator[Finding]:
     """Libraries for another machine than the promised one, or with two OpenMP runtimes."""
     for library in libraries:
         if machine and library.is_loadable and library.machine != machine:

@@ -47,7 +47,10 @@ def check(subject: Subject) -> Check:
 
 
 def _broken_promises(
-    tag: str, machine: str, needs: list[SystemNeed], libraries: Sequence[Library]
+    tag: str,
+    machine: str,
+    needs: list[SystemNeed],
+    libraries: Sequence[Library],
 ) -> Iterator[Finding]:
     """Promises of a platform tag that the libraries do not keep."""
     level = level_of_tag(tag)

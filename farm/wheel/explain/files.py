@@ -12,18 +12,17 @@ from farm.base.errors import UsageError
 from farm.policy.levels import level_names
 from farm.wheel.archive import Archive
 from farm.wheel.dll_folders import added_by_code
-from farm.wheel.elf import Symbols
 from farm.wheel.library import (
     Code,
     Contents,
     Library,
+    SymbolTable,
     magics,
     read_contents,
     read_library,
     symbols_of,
 )
 from farm.wheel.needs import Need, resolve, search_folders
-from farm.wheel.pe import DllSymbols
 
 _MAX_FILES = 20_000
 MAX_CULPRITS = 8
@@ -115,7 +114,7 @@ def _read_folder(folder: Path, code: Code | None) -> Contents:
     lead, too.
     """
     site = folder.parent
-    symbols: dict[str, Symbols | DllSymbols] = {}
+    symbols: dict[str, SymbolTable] = {}
     libraries = []
     for file in _library_files(folder):
         libraries.append(_read_file(file, site, code, symbols))
@@ -154,7 +153,10 @@ def _library_files(package: Path) -> list[Path]:
 
 
 def _read_file(
-    file: Path, site: Path, code: Code | None, symbols: dict[str, Symbols | DllSymbols]
+    file: Path,
+    site: Path,
+    code: Code | None,
+    symbols: dict[str, SymbolTable],
 ) -> Library:
     """Read a library of an installed package.
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from farm.wheel.explain.files import Cause, Files, given, paths_called
-from farm.wheel.fatbin import number, order, runs_on
+from farm.wheel.fatbin import Architecture, number, order, runs_on
 from farm.wheel.library import Library
 
 
@@ -102,10 +102,10 @@ def _gpu_of(match: re.Match[str]) -> int | None:
     return int(gpu_match[1] or gpu_match[2] + gpu_match[3])
 
 
-def _architectures(library: Library) -> tuple[set[int | str], set[int | str]]:
+def _architectures(library: Library) -> tuple[set[Architecture], set[Architecture]]:
     """The architectures of a library's machine code, and of its PTX."""
-    sass: set[int | str] = set()
-    ptx: set[int | str] = set()
+    sass: set[Architecture] = set()
+    ptx: set[Architecture] = set()
     for group in library.fatbins:
         sass.update(group.sass)
         ptx.update(group.ptx)
@@ -117,7 +117,9 @@ def _has_code_for(library: Library, gpu: int | None) -> bool:
     if gpu is None:
         return False
     sass, ptx = _architectures(library)
-    return any(runs_on(gpu, arch) for arch in sass) or any(number(arch) <= gpu for arch in ptx)
+    if any(runs_on(gpu, arch) for arch in sass):
+        return True
+    return bool(ptx) and min(map(number, ptx)) <= gpu
 
 
 def _code_of(library: Library) -> str:

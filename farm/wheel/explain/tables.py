@@ -96,7 +96,10 @@ def _first_match(row: Row, texts: Sequence[str], module: str) -> re.Match[str] |
 
 
 def placeholders(
-    texts: Iterable[str], module: str, seen: Mapping[str, str] | None = None, cpu: str | None = None
+    texts: Iterable[str],
+    module: str,
+    seen: Mapping[str, str] | None = None,
+    cpu: str | None = None,
 ) -> dict[str, str]:
     """Values for the placeholders of the table's texts; `seen`: what the checks of a smoke test
     saw, by name.

@@ -66,7 +66,10 @@ def _named_dll(match: re.Match[str]) -> str:
     return dll_match[1] if dll_match else ""
 
 
-def _missing_needs(needs: Iterable[Need], reached: frozenset[str]) -> dict[str, list[Need]]:
+def _missing_needs(
+    needs: Iterable[Need],
+    reached: frozenset[str],
+) -> dict[str, list[Need]]:
     """Needs that nothing meets, by the name of the DLL in lower case.
 
     What is missing for a later call counts where nothing breaks the import.
@@ -102,7 +105,12 @@ def _nothing_missing(files: Files, name: str) -> Cause:
     return cause, (), cure + "the package"
 
 
-def _detail(files: Files, name: str, first: str | None, missing: dict[str, list[Need]]) -> str:
+def _detail(
+    files: Files,
+    name: str,
+    first: str | None,
+    missing: dict[str, list[Need]],
+) -> str:
     """What is said of the first file that fails, and of the DLL that the message names."""
     if name and name.lower() not in missing and not (first and is_called(first, name)):
         state = "there" if paths_called(files.libraries, name) else "not among these files"
@@ -134,7 +142,8 @@ def _first_of_runtime(needs: Iterable[Need]) -> str:
 
 
 def _chains(
-    libraries: list[Library], needs: list[Need]
+    libraries: list[Library],
+    needs: list[Need],
 ) -> tuple[str | None, dict[str, tuple[str, ...]], frozenset[str]]:
     """Load everything: the first file that fails; for each missing DLL the shortest way to it; what
     was come to.
@@ -158,7 +167,8 @@ def _chains(
 
 
 def _load(
-    root: str, by_who: Mapping[str, list[Need]]
+    root: str,
+    by_who: Mapping[str, list[Need]],
 ) -> tuple[dict[str, tuple[str, ...]], set[str]]:
     """Load a DLL and what it needs, breadth first.
 

@@ -27,7 +27,10 @@ def reason_not_decoded(elf: Elf, level: str) -> str | None:
     return None
 
 
-def allowed_features(level: str | None, levels: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def allowed_features(
+    level: str | None,
+    levels: Mapping[str, Mapping[str, Any]],
+) -> Iterator[str]:
     """The features of a level and of those below it."""
     while level:
         yield from levels[level]["features"] or ()
@@ -39,7 +42,8 @@ def is_within(level: str, other: str) -> bool:
     tables = (table()["levels"], arm_table())
     for levels in tables:
         if level in levels and other in levels:
-            return set(allowed_features(level, levels)) <= set(allowed_features(other, levels))
+            features = set(allowed_features(level, levels))
+            return features.issubset(allowed_features(other, levels))
     return False
 
 

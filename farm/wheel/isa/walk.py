@@ -21,6 +21,10 @@ _CALLS_BACK = re.compile(
 )
 
 
+Addresses = dict[int, None]
+"""Addresses in the order in which they were met, each once."""
+
+
 class CodeWalker:
     """A walk through code; what decodes it is a subclass.
 
@@ -37,7 +41,12 @@ class CodeWalker:
         asks: The code asks what the CPU can do.
     """
 
-    def __init__(self, image: Image, finds: Finds, loaded: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        image: Image,
+        finds: Finds,
+        loaded: list[int] | None = None,
+    ) -> None:
         self.data = image.data
         self.image = image
         self.finds = finds
@@ -45,7 +54,7 @@ class CodeWalker:
         self.instructions = 0
         self.open_ends = 0
         self.outside: set[int] = set()
-        self.below: dict[int, None] = {}
+        self.below: Addresses = {}
         self.asks = False
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
         self.after_branch = False  # a branch stands before what is decoded
@@ -55,7 +64,7 @@ class CodeWalker:
         """Make another walk through the same code, which takes addresses."""
         raise NotImplementedError
 
-    def decode(self, address: int, waiting: list[int], calls: dict[int, None]) -> int | None:
+    def decode(self, address: int, waiting: list[int], calls: Addresses) -> int | None:
         """Decode a piece of code as far as it is new.
 
         Args:
@@ -93,10 +102,11 @@ class CodeWalker:
 
         Of several `PyInit_` the name of the file decides which one runs.
         """
+        functions = [*entries, *slots]
         if len(entries) > 1:
-            self.below |= dict.fromkeys([*entries, *slots])
+            self.below |= dict.fromkeys(functions)
         else:
-            self.descend([*entries, *slots])
+            self.descend(functions)
 
     def walk_deeper(self) -> None:
         """Follow what may run below, as long as that may decide whether all is within the level."""
@@ -105,7 +115,9 @@ class CodeWalker:
         finds.aside = True
         waiting = list(self.below)
         followed = set(waiting)
-        while waiting and not self.open_ends and not finds.beside and self.instructions < limit:
+        while waiting and self.instructions < limit:
+            if self.open_ends or finds.beside:
+                break
             self.below.clear()
             called = self.follow([waiting.pop()])
             for address in (*called, *self.below):
@@ -118,9 +130,16 @@ class CodeWalker:
         """The result, once all is decoded; `functions` name the places."""
         result = self.finds.result(self.data, functions)
         calls = frozenset(map(self.image.name, self.outside))
-        calls_back = any(map(_CALLS_BACK.match, calls))
-        open_ends = self.open_ends + calls_back
-        return InitScan(result, len(starts), self.instructions, open_ends, calls)
+        open_ends = self.open_ends
+        if any(map(_CALLS_BACK.match, calls)):
+            open_ends += 1
+        return InitScan(
+            result=result,
+            starts=len(starts),
+            instructions=self.instructions,
+            open_ends=open_ends,
+            calls=calls,
+        )
 
     def addresses_in(self, starts: list[int]) -> list[int]:
         """The addresses that the code from `starts` loads relative to itself, in order."""
@@ -130,7 +149,7 @@ class CodeWalker:
 
     def follow(self, starts: list[int]) -> list[int]:
         """Decode from `starts` along every jump; gives what was called."""
-        calls: dict[int, None] = {}
+        calls: Addresses = {}
         for start in starts:
             self.after_branch = start not in self.certain
             waiting = [start]

@@ -7,7 +7,7 @@ walk is all that is known of what runs on loading there.
 from farm.wheel.isa.arm import WORD, Words
 from farm.wheel.isa.findings import Finds
 from farm.wheel.isa.image import Image
-from farm.wheel.isa.walk import CodeWalker
+from farm.wheel.isa.walk import Addresses, CodeWalker
 
 _PAGE_WORDS = 1024
 _KEPT_REGISTERS = frozenset(range(19, 30))  # a call keeps these (AAPCS64, 6.1.1)
@@ -22,7 +22,12 @@ class ArmWalk(CodeWalker):
             of code.
     """
 
-    def __init__(self, image: Image, words: Words, loaded: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        image: Image,
+        words: Words,
+        loaded: list[int] | None = None,
+    ) -> None:
         super().__init__(image, Finds(), loaded)
         self.words = words
         self.registers: dict[int, int] = {}
@@ -30,7 +35,7 @@ class ArmWalk(CodeWalker):
     def for_addresses(self, loaded: list[int]) -> "ArmWalk":
         return ArmWalk(self.image, self.words, loaded)
 
-    def decode(self, address: int, waiting: list[int], calls: dict[int, None]) -> int | None:
+    def decode(self, address: int, waiting: list[int], calls: Addresses) -> int | None:
         place = self.image.offset(address)
         if place is None or address % WORD:
             return None
@@ -56,7 +61,13 @@ class ArmWalk(CodeWalker):
             address += WORD
         return None
 
-    def _goes_on(self, word: int, address: int, waiting: list[int], calls: dict[int, None]) -> bool:
+    def _goes_on(
+        self,
+        word: int,
+        address: int,
+        waiting: list[int],
+        calls: Addresses,
+    ) -> bool:
         """Note where an instruction leads; True if the one behind it may run too."""
         top = word >> 24
         if word >> 26 & 0x1F == 0b00101:  # B, BL
@@ -79,7 +90,12 @@ class ArmWalk(CodeWalker):
             self._follow_registers(word, address)
         return True
 
-    def _branch_to_register(self, word: int, waiting: list[int], calls: dict[int, None]) -> bool:
+    def _branch_to_register(
+        self,
+        word: int,
+        waiting: list[int],
+        calls: Addresses,
+    ) -> bool:
         kind = word >> 21 & 7  # 0: BR, 1: BLR
         if kind > 1:
             return False
@@ -96,7 +112,7 @@ class ArmWalk(CodeWalker):
             waiting.append(target)
         return False
 
-    def _call(self, target: int | None, calls: dict[int, None]) -> None:
+    def _call(self, target: int | None, calls: Addresses) -> None:
         if target is not None:
             calls[target] = None
             if not self.after_branch:

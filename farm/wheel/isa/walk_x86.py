@@ -4,7 +4,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from farm.wheel.isa.image import Image
-from farm.wheel.isa.walk import CodeWalker
+from farm.wheel.isa.walk import Addresses, CodeWalker
 from farm.wheel.isa.x86 import LONGEST_X86, Sweep
 
 if TYPE_CHECKING:
@@ -18,7 +18,12 @@ _MAX_DISTANCE = 64  # bytes from the load of a pointer to the jump through it
 class Walk(CodeWalker):
     """A walk through x86-64 code."""
 
-    def __init__(self, image: Image, sweep: Sweep, loaded: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        image: Image,
+        sweep: Sweep,
+        loaded: list[int] | None = None,
+    ) -> None:
         import iced_x86  # noqa: PLC0415 (half of this program's start-up time)
 
         super().__init__(image, sweep, loaded)
@@ -37,7 +42,7 @@ class Walk(CodeWalker):
     def for_addresses(self, loaded: list[int]) -> "Walk":
         return Walk(self.image, Sweep(self.sweep.level), loaded)
 
-    def decode(self, address: int, waiting: list[int], calls: dict[int, None]) -> int | None:
+    def decode(self, address: int, waiting: list[int], calls: Addresses) -> int | None:
         """Decode the instructions of a window.
 
         A million instructions pass here: what is written out in the loop would take twice the time
@@ -81,7 +86,10 @@ class Walk(CodeWalker):
         return following
 
     def _goes_on(
-        self, instruction: "iced_x86.Instruction", waiting: list[int], calls: dict[int, None]
+        self,
+        instruction: "iced_x86.Instruction",
+        waiting: list[int],
+        calls: Addresses,
     ) -> bool:
         """Check an instruction and note where it leads; True if the one behind it may run too."""
         self.sweep.behind = self.after_branch
@@ -120,7 +128,12 @@ class Walk(CodeWalker):
         elif instruction.code in self.sweep.harmless:
             self.boring.add(instruction.code)
 
-    def _note_address(self, instruction: "iced_x86.Instruction", *, is_load: bool) -> None:
+    def _note_address(
+        self,
+        instruction: "iced_x86.Instruction",
+        *,
+        is_load: bool,
+    ) -> None:
         """Note an address that code takes (`lea`), or a pointer that it loads from a fixed
         place.
         """
@@ -185,7 +198,8 @@ class Walk(CodeWalker):
         if place is None:
             return False
         offset, _ = place
-        decoder = self.sweep.decoder(64, self.data[offset : offset + distance], ip=at)
+        code = self.data[offset : offset + distance]
+        decoder = self.sweep.decoder(64, code, ip=at)
         for between in islice(decoder, 1, None):
             if between.flow_control == self.flow.CONDITIONAL_BRANCH:
                 continue

@@ -87,6 +87,20 @@ def test_the_main_job_continues_with_a_wheel_built_elsewhere(carried, tmp_path):
     )
 
 
+def test_the_log_that_a_failed_image_names_is_there(client, tmp_path):
+    farm = Farm(tmp_path / "project")
+    farm.project.mkdir()
+    assert farm.run("init", ".").returncode == 0
+    recipe = farm.project / "recipes/hello/recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("python3-dev", "python3-dve"))
+    words = ("--variant", "cpu-avx-py311", "--package", "hello", "--bundle", str(tmp_path / "out"))
+    done = farm.run("render", *words)
+    assert done.returncode == 5, done.stderr
+    log = Path(done.stderr.rpartition("the whole log: ")[2].strip())
+    assert "Unable to locate package python3-dve" in log.read_text()
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_of_another_user_is_executed_by_root(rendered, tmp_path):
     """As `/var/tmp/farm-<plan>` was, whoever had made it."""
     _, folder = rendered
