@@ -122,7 +122,11 @@ def _grid(builds: list[Build]) -> dict[tuple[str, ...], dict[str, str]]:
         cells.setdefault(place, []).append(build)
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for (package, platform, gpu, cpu), of_cell in cells.items():
-        pythons = " ".join(dict.fromkeys(build.variant.python for build in of_cell))
-        versions = " ".join(dict.fromkeys(build.cuda or "yes" for build in of_cell))
-        rows.setdefault((package, platform, gpu, pythons), {})[cpu] = versions
+        pythons: dict[str, None] = {}  # sets in the order of the channel
+        cudas: dict[str, None] = {}
+        for build in of_cell:
+            pythons[build.variant.python] = None
+            cudas[build.cuda or "yes"] = None
+        row = (package, platform, gpu, " ".join(pythons))
+        rows.setdefault(row, {})[cpu] = " ".join(cudas)
     return rows

@@ -7,6 +7,7 @@ from farm.cli import show
 from farm.plan.compat.official_cpu import CpuWheel
 from farm.plan.compat.official_wheels import Wheel
 from farm.plan.recommend import FarmBuild
+from farm.plan.variant import dotted_python
 
 
 def wheel_facts(wheel: CpuWheel | Wheel) -> str:
@@ -14,8 +15,7 @@ def wheel_facts(wheel: CpuWheel | Wheel) -> str:
     text = wheel.platform
     if wheel.glibc:
         text += f", glibc {wheel.glibc} or newer"
-    pythons = " ".join(f"{word[2]}.{word[3:]}" for word in wheel.pythons)
-    return f"{text}; Python {pythons}"
+    return f"{text}; Python {' '.join(map(dotted_python, wheel.pythons))}"
 
 
 def underscored(sms: Iterable[int]) -> str:

@@ -148,7 +148,7 @@ JOB = "job.json"  # the submitted job; a folder without it is no job
 
 def _open_machine_lock() -> BinaryIO:
     """The user's lock on this machine, in the folder for temporary files; InfrastructureError: it
-    is not his alone.
+    does not belong to this user alone.
     """
     if sys.platform == "win32":  # which has no such numbers, and no such lock
         raise NotImplementedError
@@ -226,7 +226,7 @@ class HostEngine:
             self._jobs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InfrastructureError(
-                f"{self._jobs} cannot be made: {error}", hint="may you write there?"
+                f"{self._jobs} cannot be made: {error}", hint="check that you may write there"
             ) from error
         # Two controllers may submit at the same moment.
         with (self._jobs / "lock").open("ab") as file:

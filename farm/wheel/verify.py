@@ -168,7 +168,7 @@ def _guarded(name: CheckId, run: Callable[[Subject], Check], subject: Subject) -
             check=name,
             where="",
             what=str(error),
-            why="the rest of this check was not made",
+            why="the rest of this check did not run",
             fix=error.hint or "build the wheel again",
             waivable=False,
         )
