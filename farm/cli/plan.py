@@ -15,6 +15,7 @@ from farm.cli import show
 from farm.cli.advice import Advice, advice_for
 from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, hours_here
 from farm.cli.selection import each_build, project_of, selectors_of
+from farm.cli.wheel_lines import driver_range
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build_variables import feature_rows
@@ -217,18 +218,9 @@ def _systems(plan: Plan) -> str:
 
 
 def _drivers(plan: Plan, cuda: str) -> str:
-    """The drivers that run the wheel on its cards: `450.80.02 to branch 470`."""
+    """The drivers that run the wheel on its cards: `450.80.02 or newer, up to branch 470`."""
     floor = catalog.lowest_driver(cuda, plan.platform)
-    architectures = catalog.architectures().architectures
-    lasts = []
-    for sm in plan.parsed_variant.sms:
-        last = architectures[f"sm{sm}"].last_driver
-        if last is not None:
-            lasts.append(last)
-    text = f"{floor or 'not known'} or newer"
-    if lasts:
-        text += f", up to branch {min(lasts)}"
-    return text
+    return driver_range(floor or "not known", plan.parsed_variant.sms)
 
 
 def _typed(plan: Plan) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from farm import catalog
 from farm.cli import show
 from farm.plan.compat.official_cpu import CpuWheel
 from farm.plan.compat.official_wheels import Wheel
@@ -21,6 +22,20 @@ def wheel_facts(wheel: CpuWheel | Wheel) -> str:
 def underscored(sms: Iterable[int]) -> str:
     """`sm_35, sm_50`."""
     return ", ".join(f"sm_{sm}" for sm in sms)
+
+
+def driver_range(floor: str, sms: Iterable[int]) -> str:
+    """The drivers from a lowest one up to the last branch for the cards."""
+    architectures = catalog.architectures().architectures
+    last_branches = []
+    for sm in sms:
+        architecture = architectures.get(f"sm{sm}")
+        if architecture and architecture.last_driver:
+            last_branches.append(architecture.last_driver)
+    text = f"{floor} or newer"
+    if last_branches:
+        text += f", up to branch {min(last_branches)}"
+    return text
 
 
 def build_document(build: FarmBuild) -> dict[str, Any]:
