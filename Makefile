@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help demo test lint unit integration e2e fuzz distributions installed bench lock generate clean
 
-help:  ## what there is
+help:  ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
 
 # --no-compile: what is imported is compiled then.
@@ -69,7 +69,7 @@ lock: $(VENV)/.dev  ## renew the locked versions
 	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --universal --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile -q --generate-hashes --no-header --no-annotate --python-version 3.11 - -o requirements-build.lock
 
-generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/ and of policies, docs/reference/, the table of channels in docs/evidence, docs/pictures
+generate: $(VENV)/.dev  ## regenerate what is derived from the code: the schemas of ci/, docs/reference/, the table of channels in docs/evidence, docs/pictures
 	$(BIN)/python -m tools.matrix_schema
 	$(BIN)/python -m tools.runners_schema
 	$(BIN)/python -m tools.options_page

@@ -10,7 +10,43 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from farm.base.yamlfile import Model, load
-from farm.catalog import models
+from farm.catalog.models import (
+    Architectures,
+    ArchListGrammar,
+    CpuFeatures,
+    CpuLevel,
+    CpuLevels,
+    CudnnRelease,
+    CudnnReleases,
+    DebianRelease,
+    DebianReleases,
+    Drivers,
+    Dropped,
+    DroppedCards,
+    Feature,
+    Features,
+    LibraryWheel,
+    LibraryWheels,
+    Msvc,
+    NcclWheel,
+    NvidiaProvider,
+    OfficialWheels,
+    PinnedWheel,
+    PythonVersions,
+    SecurityFault,
+    SecurityFaults,
+    StandalonePython,
+    StandalonePythons,
+    Toolkit,
+    Toolkits,
+    TorchRelease,
+    TorchReleases,
+    WheelToolkit,
+    WheelToolkits,
+    Windows,
+    Word,
+    Words,
+)
 from farm.platforms.facts import WINDOWS
 
 FOLDER = Path(__file__).parent
@@ -24,20 +60,28 @@ def _read(name: str, model: type[M]) -> M:
     return cast("M", _files[name])
 
 
-def architectures() -> models.Architectures:
-    return _read("architectures", models.Architectures)
+def architectures() -> Architectures:
+    return _read("architectures", Architectures)
 
 
-def toolkits() -> dict[str, models.Toolkit]:
-    return _read("cuda", models.Toolkits).toolkits
+def toolkits() -> dict[str, Toolkit]:
+    return _read("cuda", Toolkits).toolkits
 
 
-def cuda_majors() -> dict[str, models.Drivers]:
-    return _read("cuda", models.Toolkits).majors
+def cuda_majors() -> dict[str, Drivers]:
+    return _read("cuda", Toolkits).majors
 
 
 def cuda_majors_source() -> str:
-    return _read("cuda", models.Toolkits).source_majors
+    return _read("cuda", Toolkits).source_majors
+
+
+def lowest_driver(cuda: str, platform: str) -> str | None:
+    """The first driver that runs what a CUDA makes; None: not known.
+
+    It is that of the major version: it runs all of its minor ones (minor-version compatibility).
+    """
+    return cuda_majors()[str(number(cuda)[0])].driver(platform)
 
 
 @cache
@@ -55,7 +99,7 @@ def full_driver(cuda: str, platform: str) -> tuple[str | None, str | None]:
             # same.
             branch = (toolkit.driver_linux or "").split(".")[0]
             drivers += [toolkit.driver(platform), branch]
-    drivers.append(cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(platform))
+    drivers.append(lowest_driver(cuda, platform))
     best = max(filter(None, drivers), key=number, default=None)
     doubt = f"no driver of CUDA {cuda} is known on {platform}: the newest of older toolkits counts"
     return best, doubt
@@ -67,18 +111,18 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def cpu_features() -> models.CpuFeatures:
+def cpu_features() -> CpuFeatures:
     """What a CPU must have for each level, in the words of Linux."""
-    return _read("cpu_features", models.CpuFeatures)
+    return _read("cpu_features", CpuFeatures)
 
 
-def cpu_levels() -> dict[str, models.CpuLevel]:
-    return _read("cpus", models.CpuLevels).levels
+def cpu_levels() -> dict[str, CpuLevel]:
+    return _read("cpus", CpuLevels).levels
 
 
-def features() -> dict[str, models.Feature]:
+def features() -> dict[str, Feature]:
     """Features that PyTorch may have or lack, by name."""
-    return _read("features", models.Features).features
+    return _read("features", Features).features
 
 
 @cache
@@ -87,53 +131,53 @@ def switches() -> dict[str, str]:
     return {feature.switch: name for name, feature in features().items() if feature.switch}
 
 
-def torch_releases() -> dict[str, models.TorchRelease]:
-    return _read("torch", models.TorchReleases).releases
+def torch_releases() -> dict[str, TorchRelease]:
+    return _read("torch", TorchReleases).releases
 
 
 @cache
-def words() -> dict[str, dict[str, models.Word]]:
+def words() -> dict[str, dict[str, Word]]:
     """The effect of each word of the options that have some (`words.yaml`)."""
-    return load(FOLDER / "words.yaml", models.Words).root
+    return load(FOLDER / "words.yaml", Words).root
 
 
-def arch_list_grammar() -> models.ArchListGrammar:
-    return _read("torch", models.TorchReleases).arch_list
+def arch_list_grammar() -> ArchListGrammar:
+    return _read("torch", TorchReleases).arch_list
 
 
-def cudnn_releases() -> dict[str, models.CudnnRelease]:
-    return _read("cudnn", models.CudnnReleases).releases
+def cudnn_releases() -> dict[str, CudnnRelease]:
+    return _read("cudnn", CudnnReleases).releases
 
 
-def cudnn_wheel(cudnn: str, cuda: str) -> models.PinnedWheel | None:
+def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
     """NVIDIA's wheel of a cuDNN release for a CUDA version; None where the catalogue names none."""
     release = cudnn_releases().get(cudnn)
     if release is None:
         return None
-    return release.wheels.get(int(cuda.partition(".")[0]))
+    return release.wheels.get(number(cuda)[0])
 
 
-def official() -> models.OfficialWheels:
-    return _read("official", models.OfficialWheels)
+def official() -> OfficialWheels:
+    return _read("official", OfficialWheels)
 
 
-def dropped() -> list[models.Dropped]:
+def dropped() -> list[Dropped]:
     """Cards that upstream left out of its wheels; a file of its own, since every plan reads it."""
-    return _read("dropped", models.DroppedCards).dropped
+    return _read("dropped", DroppedCards).dropped
 
 
-def security_faults(torch: str) -> list[models.SecurityFault]:
+def security_faults(torch: str) -> list[SecurityFault]:
     """Known faults of a release of PyTorch by which somebody else can run code."""
-    faults = _read("security", models.SecurityFaults).faults
+    faults = _read("security", SecurityFaults).faults
     return [fault for fault in faults if number(torch) < number(fault.fixed)]
 
 
-def wheel_toolkits() -> dict[str, models.WheelToolkit]:
+def wheel_toolkits() -> dict[str, WheelToolkit]:
     """CUDA compilers in NVIDIA's wheels, by CUDA version."""
-    return _read("toolkit_wheels", models.WheelToolkits).toolkits
+    return _read("toolkit_wheels", WheelToolkits).toolkits
 
 
-def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
+def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
     """NVIDIA's wheels with the libraries of a CUDA version and of cuDNN, both or none; empty: none
     are known.
     """
@@ -142,12 +186,12 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
     if toolkit:
         wheels = toolkit.library_wheels()
     else:
-        wheels = list(_read("library_wheels", models.LibraryWheels).cuda.get(cuda, []))
+        wheels = list(_read("library_wheels", LibraryWheels).cuda.get(cuda, []))
     if not wheels:
         return []
     nccl = nccl_wheel(cuda, "x86_64")
     if nccl:
-        wheels.append(models.LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"})))
+        wheels.append(LibraryWheel(**nccl.model_dump(exclude={"cudas", "sms"})))
     if not cudnn:
         return wheels
     pin = cudnn_wheel(cudnn, cuda)
@@ -158,51 +202,51 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[models.LibraryWheel]:
     # The folder and names are the same in all of NVIDIA's cuDNN wheels.
     folder = "nvidia/cudnn/lib"
     names = ["libcudnn*.so.*"]
-    return [*wheels, models.LibraryWheel(**pin.model_dump(), folder=folder, libraries=names)]
+    return [*wheels, LibraryWheel(**pin.model_dump(), folder=folder, libraries=names)]
 
 
-def nccl_wheel(cuda: str | None, machine: str) -> models.NcclWheel | None:
+def nccl_wheel(cuda: str | None, machine: str) -> NcclWheel | None:
     """NVIDIA's wheel of NCCL for a build with this CUDA on Linux; None: the catalogue names
     none.
     """
-    for wheel in _read("library_wheels", models.LibraryWheels).nccl:
+    for wheel in _read("library_wheels", LibraryWheels).nccl:
         if cuda in wheel.cudas and wheel.platform_tags[0].endswith(f"_{machine}"):
             return wheel
     return None
 
 
-def msvc() -> models.Msvc:
-    return _read("msvc", models.Msvc)
+def msvc() -> Msvc:
+    return _read("msvc", Msvc)
 
 
-def pythons() -> models.PythonVersions:
-    return _read("python", models.PythonVersions)
+def pythons() -> PythonVersions:
+    return _read("python", PythonVersions)
 
 
-def standalone_pythons() -> dict[str, models.StandalonePython]:
+def standalone_pythons() -> dict[str, StandalonePython]:
     """Pythons for builds whose base image has another one."""
-    return _read("standalone_pythons", models.StandalonePythons).pythons
+    return _read("standalone_pythons", StandalonePythons).pythons
 
 
 @cache
 def standalone_wheel(
     package: str, python: str, machine: str, major_max: int | None = None
-) -> models.PinnedWheel | None:
+) -> PinnedWheel | None:
     """The newest pinned wheel, up to a major version, that a build with a standalone Python
     imports; None: none is.
     """
     # The file lists them in ascending order.
-    for wheel in reversed(_read("standalone_pythons", models.StandalonePythons).wheels):
+    for wheel in reversed(_read("standalone_pythons", StandalonePythons).wheels):
         if wheel.package != package or not _is_wheel_for(wheel.file, python, machine):
             continue
-        if major_max is None or _major(wheel.file) <= major_max:
+        if major_max is None or number(version_in(wheel.file))[0] <= major_max:
             return wheel
     return None
 
 
-def _major(file: str) -> int:
-    """The first number of a wheel's version."""
-    return int(file.split("-")[1].split(".", maxsplit=1)[0])
+def version_in(file: str) -> str:
+    """The version in the name of a wheel's file."""
+    return file.split("-")[1]
 
 
 def _is_wheel_for(file: str, python: str, machine: str) -> bool:
@@ -215,8 +259,8 @@ def _is_wheel_for(file: str, python: str, machine: str) -> bool:
     return file.endswith(("-any.whl", f"{machine}.whl"))
 
 
-def windows() -> models.Windows:
-    return _read(WINDOWS, models.Windows)
+def windows() -> Windows:
+    return _read(WINDOWS, Windows)
 
 
 NEXT_BRANCH = {470: 495, 580: 590}
@@ -236,9 +280,9 @@ def driver_branch(major: int) -> int:
 
 
 @cache
-def debian_releases() -> dict[str, models.DebianRelease]:
+def debian_releases() -> dict[str, DebianRelease]:
     """Releases of Debian and its descendants by the farm's name."""
-    read_releases = _read("debian", models.DebianReleases).releases
+    read_releases = _read("debian", DebianReleases).releases
     releases = dict(read_releases)
     for name, release in read_releases.items():
         if release.toolkit_of:
@@ -250,7 +294,7 @@ def debian_releases() -> dict[str, models.DebianRelease]:
 
 def glibc_of_distributions() -> dict[str, str]:
     """The C library of each distribution that the farm's wheels are for."""
-    return _read("debian", models.DebianReleases).reach
+    return _read("debian", DebianReleases).reach
 
 
 def reach(base: str) -> list[str]:
@@ -273,8 +317,8 @@ def base_of(python: str) -> str:
     return next(iter(debian_releases()))
 
 
-def nvidia_provider() -> models.NvidiaProvider:
-    return _read("nvidia", models.NvidiaProvider)
+def nvidia_provider() -> NvidiaProvider:
+    return _read("nvidia", NvidiaProvider)
 
 
 @cache

@@ -1,7 +1,7 @@
 """GPUs: which SM a card has by its name (`gpus.yaml`), and which code runs on it."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -66,6 +66,10 @@ class Card(NamedTuple):
     unconfirmed: str | None
 
 
+Index = dict[str, list[Card]]
+"""Cards by what is left of their names."""
+
+
 @cache
 def gpus() -> Gpus:
     return load(FOLDER / "gpus.yaml", Gpus)
@@ -94,14 +98,16 @@ def find(name: str) -> tuple[Card, ...]:
     """
     in_brackets = _PCI.search(name[:200].lower())
     if in_brackets and "/" in in_brackets[1]:
-        return _find_first(name[: in_brackets.start()], in_brackets[1].split("/"))
+        head = name[: in_brackets.start()]
+        return _find_first(head, in_brackets[1].split("/"))
     for key, index in zip(KEYS, _indices(), strict=True):
         matches = index.get(key(name))
         if matches:
             # The chip decides where the name does not; a chip that contradicts the name is not
             # believed.
             sm = _sm_of_chip(name)
-            return tuple(card for card in matches if card.sm == sm) or matches
+            of_chip = [card for card in matches if card.sm == sm]
+            return tuple(of_chip or matches)
     return ()
 
 
@@ -120,7 +126,8 @@ def _find_first(head: str, names: list[str]) -> tuple[Card, ...]:
 
 def variant_sms(matches: Iterable[Card]) -> set[Sm]:
     """The SMs of cards as variants name them."""
-    return {gpus().renamed.get(card.sm, card.sm) for card in matches}
+    renamed = gpus().renamed
+    return {renamed.get(card.sm, card.sm) for card in matches}
 
 
 def _sm_of_chip(line: str) -> Sm | None:
@@ -138,7 +145,8 @@ def _sm_of_chip(line: str) -> Sm | None:
 
 def maker(name: str) -> str | None:
     """Who makes a card that is none of NVIDIA's; None: no one that the catalogue knows."""
-    text = re.sub(r"[^a-z0-9]+", " ", _MARKS.sub(" ", name[:200].lower()))
+    text = _MARKS.sub(" ", name[:200].lower())
+    text = re.sub(r"[^a-z0-9]+", " ", text)
     words = re.sub(r"\b(?:amd|ati|intel|apple)\b", " ", text).strip()
     for company, patterns in gpus().others.items():
         if company.lower() in text.split():
@@ -207,11 +215,13 @@ def families() -> dict[str, list[Sm]]:
 
 def of_no_variant() -> set[int]:
     """SMs that some nvcc of the catalogue compiles for and that are no variant's: sm_88, sm_107."""
-    compiled: set[int] = set()
+    sms: set[int] = set()
     for toolkit in catalog.toolkits().values():
-        compiled.update(toolkit.sm)
-    in_catalogue = (*catalog.architectures().architectures, *gpus().too_old, *gpus().renamed)
-    return compiled - {int(name[2:]) for name in in_catalogue}
+        sms.update(toolkit.sm)
+    architectures = catalog.architectures().architectures
+    for names in (architectures, gpus().too_old, gpus().renamed):
+        sms.difference_update(int(name[2:]) for name in names)
+    return sms
 
 
 def nearest_names(name: str) -> list[str]:
@@ -223,16 +233,18 @@ def nearest_names(name: str) -> list[str]:
     if start:
         begun = [key for key in bare if key.startswith(start)]
         if begun:
-            return _names(bare, sorted(begun, key=len)[:3])
+            begun.sort(key=len)
+            return _names(bare, begun[:3])
     # A family that is misspelt ("Telsa K40") is not left out; the strict names have it as well.
-    for key, index in zip(reversed(KEYS), reversed(_indices()), strict=True):
+    indices = zip(KEYS, _indices(), strict=True)
+    for key, index in reversed(list(indices)):
         near = nearest(key(name), list(index))
         if near:
             return _names(index, near)
     return []
 
 
-def _names(index: Mapping[str, tuple[Card, ...]], keys: Iterable[str]) -> list[str]:
+def _names(index: Index, keys: Iterable[str]) -> list[str]:
     """The name of the first card of each key."""
     return [index[key][0].name for key in keys]
 
@@ -297,11 +309,14 @@ def _noise() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 @cache
-def _indices() -> tuple[dict[str, tuple[Card, ...]], ...]:
-    indices: tuple[dict[str, tuple[Card, ...]], ...] = tuple({} for _ in KEYS)
-    for key, index in zip(KEYS, indices, strict=True):
+def _indices() -> list[Index]:
+    """The cards by the key that finds them, an index for each of `KEYS`."""
+    indices = []
+    for key in KEYS:
+        index: Index = {}
         for card in cards():
-            index[key(card.name)] = (*index.get(key(card.name), ()), card)
+            index.setdefault(key(card.name), []).append(card)
+        indices.append(index)
     return indices
 
 
@@ -350,8 +365,18 @@ def page_names() -> dict[str, Any]:
         "no_variant": sorted(of_no_variant()),
         "others": gpus().others,
         "too_old": {sm: chip.why for sm, chip in gpus().too_old.items()},
-        "arm": [card.name for card in cards() if machine(card.name, int(card.sm[2:])) == "aarch64"],
+        "arm": _names_beside_arm(),
     }
+
+
+def _names_beside_arm() -> list[str]:
+    """The names of the cards that are beside Arm cores alone."""
+    names = []
+    for card in cards():
+        sm = int(card.sm[2:])
+        if machine(card.name, sm) == "aarch64":
+            names.append(card.name)
+    return names
 
 
 def _names_by_key() -> list[dict[str, list[tuple[str, Sm]]]]:
@@ -360,6 +385,7 @@ def _names_by_key() -> list[dict[str, list[tuple[str, Sm]]]]:
     for index in _indices():
         document = {}
         for key, matches in index.items():
-            document[key] = sorted({(card.name, card.sm) for card in matches})
+            names = {(card.name, card.sm) for card in matches}
+            document[key] = sorted(names)
         documents.append(document)
     return documents

@@ -12,6 +12,12 @@ from farm.base.yamlfile import Model
 from farm.platforms.shape import Machine, PlatformName
 
 VERSION = r"^\d{1,4}(\.\d{1,6}){0,3}$"
+Version = Annotated[str, Field(pattern=VERSION)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+Toolset = Annotated[str, Field(pattern=r"^14\.\d\d$")]
+PackageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")]
+WheelFolder = Annotated[str, Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")]
 MSC_VER = Field(ge=1900, le=1999)
 Date = Annotated[date, Field(strict=False)]
 """Written as text: "2031-10-14"."""
@@ -69,7 +75,7 @@ class Suffix(Model):
     """Since when nvcc knows `a` (one SM alone) or `f` (a family) behind the number of an SM."""
 
     sm: int
-    cuda: str = Field(pattern=VERSION)
+    cuda: Version
 
 
 class Jetson(Model):
@@ -77,7 +83,7 @@ class Jetson(Model):
     serves older ones.
     """
 
-    cuda: str = Field(pattern=VERSION)
+    cuda: Version
     system: str
     elsewhere: str
     source: str
@@ -105,8 +111,8 @@ class Drivers(Model):
     run any of it.
     """
 
-    driver_linux: str | None = Field(pattern=VERSION)
-    driver_windows: str | None = Field(pattern=VERSION)
+    driver_linux: Version | None
+    driver_windows: Version | None
 
     def driver(self, platform: str) -> str | None:
         # NVIDIA's table has columns for Linux and Windows only.
@@ -119,7 +125,7 @@ class Toolkit(Facts, Drivers):
     _MSC_VER, both accepted.
     """
 
-    release: str = Field(pattern=VERSION)
+    release: Version
     sm: list[int]
     sm_unconfirmed: list[int] = []
     gcc_max: int
@@ -137,9 +143,9 @@ class Toolkits(Table):
 class PinnedWheel(Model):
     """A wheel in the Python index."""
 
-    package: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")
+    package: PackageName
     file: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,120}\.whl$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
     @property
     def platform_tags(self) -> list[str]:
@@ -154,7 +160,7 @@ class LibraryWheel(PinnedWheel):
 
     folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}/lib$")
     libraries: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+*-]{0,80}$")]]
-    requires: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")]] = []
+    requires: list[PackageName] = []
 
 
 class NcclWheel(LibraryWheel):
@@ -191,8 +197,8 @@ class WheelLayout(Model):
     release.
     """
 
-    folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")
-    cudnn_folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")
+    folder: WheelFolder
+    cudnn_folder: WheelFolder
     components: dict[str, list[str]]
     libraries: dict[str, LibraryFiles]
     cudnn: dict[str, dict[str, PinnedWheel]]
@@ -263,7 +269,7 @@ class CudnnRelease(Facts):
     by CUDA major.
     """
 
-    version: str = Field(pattern=VERSION)
+    version: Version
     sm_min: int
     sm_max: int | None
     cuda_majors: list[int]
@@ -318,7 +324,7 @@ class Feature(Facts):
     machines: list[Machine] | None = None
     gpu: bool = False
     sm_min: int | None = None
-    cuda_min: str | None = Field(default=None, pattern=VERSION)
+    cuda_min: Version | None = None
     cpu: str | None = None
     words: dict[str, str] = {}
     needs: list[str] = []
@@ -366,7 +372,7 @@ class AlsoBuilt(Model):
     `platform` None: on any. `by` completes the sentence "it is compiled …".
     """
 
-    cuda: str = Field(pattern=VERSION)
+    cuda: Version
     platform: str | None = None
     by: str
     source: str
@@ -377,32 +383,32 @@ class TorchRelease(Facts):
     its companions.
     """
 
-    commit: str = Field(pattern=r"^[0-9a-f]{40}$")
-    cuda_min: str = Field(pattern=VERSION)
-    cuda_reported_min: str | None = Field(default=None, pattern=VERSION)
+    commit: Commit
+    cuda_min: Version
+    cuda_reported_min: Version | None = None
     cxx: Literal[14, 17, 20]
     sm_min: int
     sm_built: int
     pythons: Pythons
     numpy_major_max: int
     gcc_min: int | None
-    cudnn_min: str | None = Field(default=None, pattern=VERSION)
+    cudnn_min: Version | None = None
     msvc_built: str | None
     msvc_min: int | None = None
     official: list[Official]
     also_built: list[AlsoBuilt] = []
-    vision: str = Field(pattern=VERSION)
-    audio: str = Field(pattern=VERSION)
-    vision_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
-    audio_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    vision: Version
+    audio: Version
+    vision_commit: Commit | None = None
+    audio_commit: Commit | None = None
 
     def official_cudas(self, platform: str) -> list[str]:
         """The CUDA versions that upstream published the release with on a platform."""
-        return [
-            combination.cuda
-            for combination in self.official
-            if combination.platforms is None or platform in combination.platforms
-        ]
+        versions = []
+        for combination in self.official:
+            if combination.platforms is None or platform in combination.platforms:
+                versions.append(combination.cuda)
+        return versions
 
 
 class OfficialWheel(Model):
@@ -413,15 +419,15 @@ class OfficialWheel(Model):
     `sources`.
     """
 
-    torch: str = Field(pattern=VERSION)
+    torch: Version
     platform: Literal["linux-x86_64", "linux-aarch64", "windows-x86_64"]
     index: Literal["pypi", "pytorch"]
-    cuda: str | None = Field(pattern=VERSION)
+    cuda: Version | None
     sm: list[int]
     ptx: list[int] = []
     pythons: list[str] | None = None
     file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.+-]{1,120}\.whl$")
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256 | None = None
     source: str
     unconfirmed: str | None = None
 
@@ -430,7 +436,7 @@ class SecurityFault(Model):
     """A fault of every release before `fixed` that lets somebody else run code."""
 
     id: str = Field(pattern=r"^CVE-\d{4}-\d{4,7}$")
-    fixed: str = Field(pattern=VERSION)
+    fixed: Version
     text: str
     source: str
 
@@ -444,7 +450,7 @@ class SecurityFaults(Model):
 class Dropped(Model):
     """SMs that upstream left out of its wheels, by release and CUDA flavour."""
 
-    since: str = Field(pattern=VERSION)
+    since: Version
     cuda: list[str]
     sm_from: int
     sm_below: int
@@ -459,17 +465,17 @@ class DroppedCards(Model):
 class WheelGlibc(Model):
     """The oldest glibc of the wheels from a release and a CUDA on."""
 
-    since: str = Field(pattern=VERSION)
-    cuda: str = Field(pattern=VERSION)
+    since: Version
+    cuda: Version
     platforms: list[str]
-    glibc: str = Field(pattern=VERSION)
+    glibc: Version
 
 
 class CardDoubt(Model):
     """Cards on which somebody reports an error with the wheels from a release on."""
 
     sm: list[int]
-    since: str = Field(pattern=VERSION)
+    since: Version
     text: str
 
 
@@ -482,7 +488,7 @@ class CpuPlatform(Model):
 
     platform: str
     index: Literal["pypi", "cpu"]
-    last: str | None = Field(pattern=VERSION)
+    last: Version | None
     source: str
     instead: str | None = None
 
@@ -490,9 +496,9 @@ class CpuPlatform(Model):
 class CpuGlibc(Model):
     """The oldest glibc of the wheels for the CPU from a release on."""
 
-    since: str = Field(pattern=VERSION)
+    since: Version
     platforms: list[str]
-    glibc: str = Field(pattern=VERSION)
+    glibc: Version
 
 
 class OfficialWheels(Model):
@@ -555,16 +561,16 @@ class VisualStudio(Facts):
     """A Visual Studio product and its toolsets, first and last (`14.20`, `14.29`)."""
 
     toolset: str
-    first: str = Field(pattern=r"^14\.\d\d$")
-    last: str = Field(pattern=r"^14\.\d\d$")
+    first: Toolset
+    last: Toolset
     channel: int
 
 
 class CompilerFault(Model):
     """A fault of the toolsets from `first` to `last`."""
 
-    first: str = Field(pattern=r"^14\.\d\d$")
-    last: str = Field(pattern=r"^14\.\d\d$")
+    first: Toolset
+    last: Toolset
     text: str
     source: str
 
@@ -580,10 +586,10 @@ class PythonVersion(Facts):
     it.
     """
 
-    version: str = Field(pattern=VERSION)
+    version: Version
     end_of_life: Date
-    numpy_min: str = Field(pattern=VERSION)
-    numpy_max: str | None = Field(pattern=VERSION)
+    numpy_min: Version
+    numpy_max: Version | None
 
 
 class PythonVersions(Table):
@@ -596,13 +602,13 @@ class PythonArchive(Model):
     """An archive of Python for one machine; all of it is below `python/`."""
 
     url: str = Field(pattern=r"^https://[!-~]{1,400}\.tar\.gz$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 class StandalonePython(Model):
     """A Python that needs no distribution, by machine."""
 
-    version: str = Field(pattern=VERSION)
+    version: Version
     files: dict[str, PythonArchive]
 
 
@@ -643,7 +649,7 @@ class Head(Model):
 
     version: str
     bytes: int = Field(gt=0)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 class PackagePart(Model):
@@ -705,7 +711,7 @@ class DebianRelease(Model):
     python: str
     outdated: bool = False
     numpy_major: int
-    glibc: str = Field(pattern=VERSION)
+    glibc: Version
     gccs: list[int] = Field(min_length=1)
     cuda: str | None
     cuda_machine: str = "x86_64"
@@ -751,14 +757,17 @@ class NvidiaProvider(Model):
         name.
         """
         parts_by_name = dict(self.components)
-        version = tuple(map(int, cuda.split(".")))
+        version = _numbers(cuda)
         # In the order of the file, oldest first: a newer name replaces an older one.
         for first, newer_parts in self.since.items():
-            if version >= tuple(map(int, first.split("."))):
+            if version >= _numbers(first):
                 parts_by_name |= newer_parts
         for end, added in self.added_below.get(platform, {}).items():
-            if version < tuple(map(int, end.split("."))):
-                parts_by_name |= {
-                    name: [*parts_by_name[name], *parts] for name, parts in added.items()
-                }
+            if version < _numbers(end):
+                for name, parts in added.items():
+                    parts_by_name[name] = [*parts_by_name[name], *parts]
         return parts_by_name
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -178,13 +178,19 @@ def read(text: str) -> Pasted:
     """
     rules = grammar()
     spaces = re.sub("[\u00a0\u2007\u202f\ufeff\t]", " ", text.replace("\r\n", "\n"))
-    full_lines = [line[:MAX_FLAGS] for line in re.split("[\r\n]", spaces)[:MAX_LINES]]
+    all_lines = re.split("[\r\n]", spaces)
+    full_lines = [line[:MAX_FLAGS] for line in all_lines[:MAX_LINES]]
     lines = [line[:MAX_LINE] for line in full_lines]
-    values = {name: _value(entries, lines) for name, entries in rules.fields.items()}
+    values = {}
+    for name, entries in rules.fields.items():
+        values[name] = _value(entries, lines)
     cards, driver = _cards(lines)
     if driver and not values["driver"]:
         values["driver"] = driver
-    notes = [note.text for note in rules.notes if _match(note.pattern, spaces)]
+    notes = []
+    for note in rules.notes:
+        if _match(note.pattern, spaces):
+            notes.append(note.text)
     message = _message(spaces)
     # What a message says is a card's name there: "bash: nvidia-smi: command not found".
     if message and not any(find(card.name) or card.sm for card in cards):
@@ -193,7 +199,7 @@ def read(text: str) -> Pasted:
         notes.append(message)
         message = None
     cards, left_out = _nvidia(cards)
-    complete = [card for card in cards if card.sm or not _is_cut(card.name)]
+    complete = [card for card in cards if _is_complete(card)]
     if cards and not complete:
         message = message or rules.cut_text
     elif len(complete) < len(cards):
@@ -240,6 +246,11 @@ def _is_cut(name: str) -> bool:
     return _match(grammar().cut, name) is not None
 
 
+def _is_complete(card: PastedCard) -> bool:
+    """True if a card has its whole name, or the text says its SM."""
+    return bool(card.sm) or not _is_cut(card.name)
+
+
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE | re.ASCII)
@@ -278,7 +289,7 @@ def _listed(lines: Sequence[str], *, once: bool = False) -> list[PastedCard]:
         if rule.once != once:
             continue
         cards = list(_of_rule(rule, lines))
-        if any(card.sm or not _is_cut(card.name) for card in cards):
+        if any(map(_is_complete, cards)):
             return cards
         cut = cut or cards
     return cut
@@ -341,14 +352,20 @@ def _cells(lines: Sequence[str]) -> tuple[list[PastedCard], str | None]:
 
 def _filled_cells(row: Mapping[str, str], column: str) -> list[str]:
     """The cells of a row below the headers of a column that are not empty."""
-    return [row[name] for name in grammar().columns[column] if row.get(name)]
+    cells = []
+    for name in grammar().columns[column]:
+        if row.get(name):
+            cells.append(row[name])
+    return cells
 
 
 def _cells_without_header(cells: Sequence[str]) -> tuple[list[PastedCard], list[str]]:
     """The cards and the versions of a row that has both."""
     versions = [cell for cell in cells if _match(grammar().version, cell)]
+    if not versions:
+        return [], []
     cards = [PastedCard(cell) for cell in cells if find(cell)]
-    if not versions or not cards:
+    if not cards:
         return [], []
     return cards, versions
 
@@ -363,10 +380,10 @@ def _typed_lines(lines: Sequence[str]) -> list[str]:
 
 def _typed_alone(lines: Sequence[str]) -> list[PastedCard]:
     """A name alone that the catalogue does not have, as it is."""
-    filled = _typed_lines(lines)
-    if len(filled) == 1 and _match(grammar().typed, filled[0]):
-        return [PastedCard(filled[0])]
-    return []
+    names = _typed_lines(lines)
+    if len(names) != 1 or not _match(grammar().typed, names[0]):
+        return []
+    return [PastedCard(names[0])]
 
 
 def _typed_names(lines: Sequence[str]) -> list[PastedCard]:

@@ -85,10 +85,13 @@ def advice_for(plan: Plan) -> Advice | None:
 
 
 def _has_own_options(plan: Plan) -> bool:
-    """True if an option other than the versions was chosen on the command line or by FARM_*."""
+    """True if an option other than the versions was chosen on the command line or by FARM_*.
+
+    What ci/farm.yaml and the channel choose counts for every build of the project.
+    """
     for name in OPTIONS:
         if name in ("torch", "cuda", "cudnn") or not plan.options.get(name):
             continue
-        if plan.origins.get(name, "").startswith(("--", "FARM_")):
+        if plan.origins.get(name, "").startswith(("--", "environment ")):
             return True
     return False

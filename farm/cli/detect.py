@@ -24,6 +24,7 @@ from farm.plan.compat.official_cpu import CpuAnswer
 from farm.plan.compat.stack import NUMBERS
 from farm.plan.recommend import FarmBuild, buildable_here
 from farm.plan.settings import Settings
+from farm.plan.variant import dotted_python
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,19 @@ def _question(readings: Readings) -> Question | None:
         glibc=libc,
         cpu=next(iter(machine.cpus), None),
     )
-    # The Pythons are in the order of preference: of those with the newest release the first counts.
-    best_python = next(iter(machine.pythons), None)
+    return replace(question, python=_best_python(question, machine.pythons))
+
+
+def _best_python(question: Question, pythons: Sequence[str]) -> str | None:
+    """The Python with the newest wheel that runs there; of several the one that is preferred.
+
+    Args:
+        question: The machine.
+        pythons: Those that it has, in the order of preference.
+    """
+    best_python = next(iter(pythons), None)
     newest = None
-    for python in machine.pythons:
+    for python in pythons:
         answer = _best(replace(question, python=python))
         if not answer.runs or answer.wheel is None:
             continue
@@ -150,7 +160,7 @@ def _question(readings: Readings) -> Question | None:
         if newest is None or release > newest:
             newest = release
             best_python = python
-    return replace(question, python=best_python)
+    return best_python
 
 
 def _best(question: Question) -> CardAnswer | CpuAnswer:
@@ -178,7 +188,7 @@ def _first(
             flavour = f"CUDA {upstream.cuda}"
         text = f"PyTorch's own wheel runs here: torch {upstream.torch}, {flavour}"
         if upstream.python:
-            text += f", Python 3.{upstream.python[3:]}"
+            text += f", Python {dotted_python(upstream.python)}"
         if upstream.end:
             text += f" ({upstream.end})"
         return text, upstream.pip
@@ -307,7 +317,7 @@ def _print_machine(readings: Readings) -> None:
     if readings.driver:
         rows.append(("driver", readings.driver))
     for python in readings.pythons:
-        rows.append((f"Python {python.name[2]}.{python.name[3:]}", python.path))
+        rows.append((f"Python {dotted_python(python.name)}", python.path))
     for item in readings.missing:
         rows.append(("not read", f"{item.what}: {item.why}"))
     show.table("", ("this machine", ""), rows, show.SCREEN)

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.base.errors import ExitCode, FarmError
-from farm.base.project import PROJECT_FILES, find_project
+from farm.base.project import PROJECT_FILES
 from farm.cli import show
+from farm.cli.selection import folder_of
 from farm.machine.detect import choose
 from farm.machine.doctor import BuildMachine, Finding, check_project, run_checks
 from farm.machine.readings import OTHER, Readings, collect
@@ -24,7 +25,7 @@ def run_doctor(args: argparse.Namespace) -> int:
     """Print the findings; 0 if nothing is missing, else 4."""
     machine = BuildMachine()
     readings = collect(machine)
-    project = find_project(args.project or Path.cwd())
+    project = folder_of(args)
     is_named = bool(args.variant or args.package or args.cuda or args.channel)
     # Somebody who has a project with a configuration of its own builds.
     build = args.build or is_named or _has_files(project)

@@ -358,8 +358,9 @@ def _variant(args: argparse.Namespace) -> int:
         build = build_of(record)
         path, metadata = label_wheel(args.wheel, folder, label, content, build)
         pages = publish_variant(store, path, record, label, labelled, metadata)
-    uv = f"uv pip install --index-url {store.url(f'{ROOT}simple/')} {record.project}"
-    lines = [f"{path.name}: {label}", f"UV_PREVIEW_FEATURES=wheel-variants {uv}"]
+    root = store.url(f"{ROOT}simple/")
+    command = f"UV_PREVIEW_FEATURES=wheel-variants uv pip install --index-url {root}"
+    lines = [f"{path.name}: {label}", f"{command} {record.project}"]
     show.answer(args, {"wheel": path.name, "label": label, "pages": pages}, lines)
     return 0
 

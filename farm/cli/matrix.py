@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.base.errors import UsageError
-from farm.base.project import find_project
 from farm.cli import show
-from farm.cli.selection import selectors_of, with_options, workspace_of
+from farm.cli.selection import folder_of, selectors_of, with_options, workspace_of
 from farm.plan.channel import Build, Channel
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.recipe import recipe
@@ -20,7 +19,7 @@ from farm.plan.workflow_matrix import workflow_matrix
 
 def run_matrix(args: argparse.Namespace) -> int:
     """Print the builds of the channels, in the form that was asked for."""
-    project = find_project(args.project or Path.cwd())
+    project = folder_of(args)
     matrix = load_matrix(project)
     builds = [build for build in matrix.builds(args.channel) if _fits(build, args)]
     if not builds:
@@ -122,7 +121,11 @@ def _grid(builds: list[Build]) -> dict[tuple[str, ...], dict[str, str]]:
         cells.setdefault(place, []).append(build)
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for (package, platform, gpu, cpu), of_cell in cells.items():
-        pythons = " ".join(dict.fromkeys(build.variant.python for build in of_cell))
-        versions = " ".join(dict.fromkeys(build.cuda or "yes" for build in of_cell))
-        rows.setdefault((package, platform, gpu, pythons), {})[cpu] = versions
+        pythons: dict[str, None] = {}  # sets in the order of the channel
+        cudas: dict[str, None] = {}
+        for build in of_cell:
+            pythons[build.variant.python] = None
+            cudas[build.cuda or "yes"] = None
+        row = (package, platform, gpu, " ".join(pythons))
+        rows.setdefault(row, {})[cpu] = " ".join(cudas)
     return rows

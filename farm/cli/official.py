@@ -10,12 +10,18 @@ from typing import Any
 
 from farm import catalog
 from farm.base.errors import FarmError
-from farm.base.project import find_project
 from farm.catalog import gpus, paste
 from farm.catalog.gpus import is_integrated
 from farm.cli import official_cpu, show
 from farm.cli.official_request import Request, platform_of, read_request, refuse_options
-from farm.cli.wheel_lines import build_document, print_builds, underscored, wheel_facts
+from farm.cli.selection import folder_of
+from farm.cli.wheel_lines import (
+    build_document,
+    driver_range,
+    print_builds,
+    underscored,
+    wheel_facts,
+)
 from farm.plan.compat import official, official_wheels, other_makers
 from farm.plan.compat.answer import Question
 from farm.plan.compat.official import CardAnswer
@@ -97,7 +103,7 @@ def run_official(args: argparse.Namespace) -> int:
     pasted = None
     if args.gpu == ["-"]:
         pasted = paste.read(sys.stdin.read(MAX_PASTE))
-    project = find_project(args.project or Path.cwd())
+    project = folder_of(args)
     if official_cpu.is_asked(args, pasted):
         question = official_cpu.question_of(args, pasted, platform=platform_of(args, pasted))
         return official_cpu.answer(args, question, pasted, project)
@@ -171,16 +177,7 @@ def _drivers_for(builds: Sequence[FarmBuild], sms: Sequence[int]) -> str | None:
     floors = [build.driver for build in builds if build.driver]
     if not floors:
         return None
-    text = f"{min(floors, key=catalog.number)} or newer"
-    architectures = catalog.architectures().architectures
-    lasts = []
-    for sm in sms:
-        architecture = architectures.get(f"sm{sm}")
-        if architecture and architecture.last_driver:
-            lasts.append(architecture.last_driver)
-    if lasts:
-        text += f", up to branch {min(lasts)}"
-    return text
+    return driver_range(min(floors, key=catalog.number), sms)
 
 
 def headline(request: Request, answer: CardAnswer) -> str:

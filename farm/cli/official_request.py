@@ -248,10 +248,9 @@ def _python(name: str | None, variant: Variant | None, read: Pasted) -> str | No
         word = python_word(name)
         if word in pythons:
             return word
-        names = sorted(pythons, key=lambda word: (int(word[3:].removesuffix("t")), word))
         raise UsageError(
             f"no PyTorch in the catalogue has wheels for {name!r}",
-            hint=f"known: {', '.join(names)}",
+            hint=f"known: {', '.join(pythons)}",
         )
     if variant:
         return variant.python

@@ -235,6 +235,10 @@ class PackageKind:
         for text in metadata.get_all("Classifier") or []:
             if text.startswith("License ::") and text.count("::") > 1:
                 return short(text.rpartition(" :: ")[2])
+        return self._title_of_licence()
+
+    def _title_of_licence(self) -> str:
+        """The first line of a licence file."""
         for name in LICENCE_FILES:
             head = self.tree.text(name).splitlines()[:20]
             title = _first_line("\n".join(head), also=" #\t")

@@ -2,9 +2,10 @@
 
 import argparse
 import platform as system
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm import catalog
 from farm.base.errors import FarmError
@@ -14,6 +15,7 @@ from farm.cli import show
 from farm.cli.advice import Advice, advice_for
 from farm.cli.batch import PUBLISHED, TO_BUILD, Batch, Build, hours_here
 from farm.cli.selection import each_build, project_of, selectors_of
+from farm.cli.wheel_lines import driver_range
 from farm.machine.doctor import needs
 from farm.machine.host import Machine as Host
 from farm.plan.build_variables import feature_rows
@@ -30,6 +32,9 @@ from farm.plan.resolve import check_request, resolve
 from farm.plan.settings import Settings
 from farm.platforms.facts import DEFAULT, facts
 from farm.run.workspace import Watcher, Workspace, journal_path, open_journal
+
+if TYPE_CHECKING:
+    from farm.site.smoke_reports import Smoke
 
 Line = tuple[str, str]
 """What is said, and the text."""
@@ -213,18 +218,9 @@ def _systems(plan: Plan) -> str:
 
 
 def _drivers(plan: Plan, cuda: str) -> str:
-    """The drivers that run the wheel on its cards: `450.80.02 to branch 470`."""
-    floor = catalog.cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(plan.platform)
-    architectures = catalog.architectures().architectures
-    lasts = []
-    for sm in plan.parsed_variant.sms:
-        last = architectures[f"sm{sm}"].last_driver
-        if last is not None:
-            lasts.append(last)
-    text = f"{floor or 'not known'} or newer"
-    if lasts:
-        text += f", up to branch {min(lasts)}"
-    return text
+    """The drivers that run the wheel on its cards: `450.80.02 or newer, up to branch 470`."""
+    floor = catalog.lowest_driver(cuda, plan.platform)
+    return driver_range(floor or "not known", plan.parsed_variant.sms)
 
 
 def _typed(plan: Plan) -> str:
@@ -290,21 +286,27 @@ def _done_here(project: Path, settings: Settings, plan: Plan) -> list[Line]:
 
 def _tested_in_the_index(project: Path, settings: Settings, plan: Plan) -> Iterator[Line]:
     """The smoke tests that the project's index keeps of the wheel of this very plan."""
+    from farm.cli.index_questions import answer_in_time
     from farm.index.store_urls import open_store
     from farm.run.published import published_wheel
     from farm.site.smoke_reports import kept_tests, newest
 
     workspace = Workspace(project, settings, Watcher())
-    try:
+
+    def ask() -> "Sequence[Smoke]":
         record = published_wheel(workspace, plan)
         if record is None:
-            return
+            return ()
         store = open_store(workspace.index_url)
         tests = kept_tests(store, {record.filename: record.sha256}, by_wheel=True)
+        return newest(tests.get(record.filename, ()))
+
+    try:
+        tests = answer_in_time(ask)
     except FarmError as error:
         yield "index", f"not asked for tests of the wheel: {error}"
         return
-    for test in newest(tests.get(record.filename, ())):
+    for test in tests:
         yield "in the index", f"tested on {test.where}, {test.date}: {test.outcome}"
 
 
@@ -381,10 +383,12 @@ def _needed_before(project: Path, settings: Settings, plan: Plan) -> Iterator[tu
             yield "torch", f"PyTorch's own: {wheel.file}, from {wheel.url or 'the Python index'}"
     if not plan.needs:
         return
+    from farm.cli.index_questions import answer_in_time
     from farm.run.needs import standing
 
+    index = settings.index_at(project)
     try:
-        for need, missing in standing(settings.index_at(project), plan, project):
+        for need, missing in answer_in_time(lambda: standing(index, plan, project)):
             if missing:
                 yield "first", f"{need}: not in the index; {missing}"
             else:

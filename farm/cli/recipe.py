@@ -38,6 +38,7 @@ from farm.plan.file import SourcePlan
 from farm.plan.matrix import Matrix, load_matrix
 from farm.plan.recipe import Recipe, source_fault, use_project
 from farm.plan.settings import Settings
+from farm.plan.variant import dotted_python
 from farm.run.download import fetch, index_files
 
 NAMES = "name what to build: NAME, NAME==VERSION, or ./FOLDER"
@@ -123,7 +124,7 @@ def _changed_matrix(
 
 def python_version(python: str) -> str:
     """`3.11` of the variant's word `py311`."""
-    return f"{python[2]}.{python[3:].rstrip('t')}"
+    return dotted_python(python).rstrip("t")
 
 
 def _of_index(

@@ -5,13 +5,11 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.base.errors import ExitCode, FarmError
-from farm.base.project import find_project
 from farm.cli import show
-from farm.cli.selection import journal_of
+from farm.cli.selection import folder_of, journal_of
 from farm.plan.settings import Github, github_if_any, load_github, load_runners
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ def run_runners(args: argparse.Namespace) -> int:
     from farm.run.backends import ask, differences
     from farm.run.set_aside import set_aside
 
-    project = find_project(args.project or Path.cwd())
+    project = folder_of(args)
     runners = load_runners(project)
     github = github_if_any(project)
     reports = ask(runners, lambda: _connect(load_github(project)))

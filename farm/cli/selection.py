@@ -32,9 +32,14 @@ from farm.wheel.metadata import parse_wheel_name
 WILD = frozenset("*?[")
 
 
+def folder_of(args: argparse.Namespace) -> Path:
+    """The project's folder: `--project`, else this one or the nearest above it."""
+    return find_project(args.project or Path.cwd())
+
+
 def project_of(args: argparse.Namespace) -> tuple[Path, Settings]:
     """The project's folder and its settings."""
-    project = find_project(args.project or Path.cwd())
+    project = folder_of(args)
     return project, load_settings(project)
 
 

@@ -26,14 +26,7 @@ def run_smoke(args: argparse.Namespace) -> int:
     """Install, run the probe and print the reports."""
     if args.write_probe:
         return _write_probe(args)
-    if args.variant is None:
-        raise UsageError(
-            "no variant is chosen",
-            hint="--variant sm35-avx-py311; `farm detect` names this machine's",
-        )
-    if args.wheel is not None and not args.wheel.is_file():
-        raise UsageError(f"{args.wheel}: no such file")
-
+    _check_choice(args)
     project, settings = project_of(args)
     selectors = selectors_of(args, project, settings)
     plan = resolve(project, selectors)
@@ -63,7 +56,7 @@ def run_smoke(args: argparse.Namespace) -> int:
         failed = smoke(watched_workspace, plan, folder, result, requirement, source, options)
     files = sorted(_report_files(folder), key=lambda file: len(file.name))  # this machine's first
     if args.wheel is not None:
-        _copy_beside(args.wheel, files)
+        _copy_next_to(args.wheel, files)
     _print_reports(args, result, list(map(_read_report, files)), folder)
     if failed:
         raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
@@ -74,6 +67,21 @@ def run_smoke(args: argparse.Namespace) -> int:
             "system that the wheel is for, or name a variant for this one",
         )
     return 0
+
+
+def _check_choice(args: argparse.Namespace) -> None:
+    """Refuse a test of nothing.
+
+    Raises:
+        UsageError: No variant was named, or the wheel is not there.
+    """
+    if args.variant is None:
+        raise UsageError(
+            "no variant is chosen",
+            hint="--variant sm35-avx-py311; `farm detect` names this machine's",
+        )
+    if args.wheel is not None and not args.wheel.is_file():
+        raise UsageError(f"{args.wheel}: no such file")
 
 
 def _write_probe(args: argparse.Namespace) -> int:
@@ -103,7 +111,7 @@ def _read_report(file: Path) -> SmokeReport:
     return SmokeReport.model_validate_json(file.read_text(encoding="utf-8"))
 
 
-def _copy_beside(wheel: Path, reports: list[Path]) -> None:
+def _copy_next_to(wheel: Path, reports: list[Path]) -> None:
     """Copy the reports to the wheel that was tested, under its name."""
     for file in reports:
         wheel.with_name(f"{wheel.name}.{file.name}").write_bytes(file.read_bytes())

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from farm import catalog
 from farm.cli import show
 from farm.plan.compat.official_cpu import CpuWheel
 from farm.plan.compat.official_wheels import Wheel
 from farm.plan.recommend import FarmBuild
+from farm.plan.variant import dotted_python
 
 
 def wheel_facts(wheel: CpuWheel | Wheel) -> str:
@@ -14,13 +16,26 @@ def wheel_facts(wheel: CpuWheel | Wheel) -> str:
     text = wheel.platform
     if wheel.glibc:
         text += f", glibc {wheel.glibc} or newer"
-    pythons = " ".join(f"{word[2]}.{word[3:]}" for word in wheel.pythons)
-    return f"{text}; Python {pythons}"
+    return f"{text}; Python {' '.join(map(dotted_python, wheel.pythons))}"
 
 
 def underscored(sms: Iterable[int]) -> str:
     """`sm_35, sm_50`."""
     return ", ".join(f"sm_{sm}" for sm in sms)
+
+
+def driver_range(floor: str, sms: Iterable[int]) -> str:
+    """The drivers from a lowest one up to the last branch for the cards."""
+    architectures = catalog.architectures().architectures
+    last_branches = []
+    for sm in sms:
+        architecture = architectures.get(f"sm{sm}")
+        if architecture and architecture.last_driver:
+            last_branches.append(architecture.last_driver)
+    text = f"{floor} or newer"
+    if last_branches:
+        text += f", up to branch {min(last_branches)}"
+    return text
 
 
 def build_document(build: FarmBuild) -> dict[str, Any]:

@@ -219,5 +219,5 @@ def _refuse_elsewhere(args: argparse.Namespace, variant: Variant) -> None:
     about |= dict.fromkeys(("gpu", "driver", "arch_list"), bool(variant.sms))
     for name, has in about.items():
         if getattr(args, name) is not None and not has:
-            text = f"--{name.replace('_', '-')} means nothing to {variant} on {args.platform}"
+            text = f"--{name.replace('_', '-')} does not apply to {variant} on {args.platform}"
             raise UsageError(text, hint="leave it out")

@@ -399,7 +399,7 @@ class DockerEngine:
             _remove(container)
             if job.gpus and "device driver" in str(error):
                 raise NoRunnerError(
-                    f"the Docker engine gives no container a card: {error}",
+                    f"the Docker engine cannot give a container a GPU: {error}",
                     hint="install NVIDIA's Container Toolkit there until `docker run --gpus all "
                     "IMAGE nvidia-smi` runs",
                 ) from error

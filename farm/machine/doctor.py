@@ -24,6 +24,7 @@ from farm.plan.file import Plan
 from farm.plan.matrix import load_matrix
 from farm.plan.recipe import recipe
 from farm.plan.settings import Settings, load_runners, load_settings
+from farm.plan.variant import dotted_python
 from farm.platforms.facts import DEFAULT, PLATFORMS, Facts
 
 
@@ -187,7 +188,7 @@ def _python_of_plan(host: HostFacts, name: str, have: Mapping[str, str]) -> Find
     """Is the Python of a plan, such as `py311`, among those that the machine has?"""
     if name in have:
         return ok("Python", f"{name}: {have[name]}")
-    version = f"{name[2]}.{name[3:]}"
+    version = dotted_python(name)
     if host.platform.in_images:
         return warning(
             "Python",

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+from farm.plan.variant import dotted_python
 from farm.smoke.environment import find_python, running_free
 
 MAX_TEXT = 1 << 20
@@ -160,7 +161,7 @@ class Machine:
         """The interpreter for `py311`."""
         interpreter = find_python(name)
         if interpreter is None:
-            raise NoReadingError(f"python{name[2]}.{name[3:]} is not on the PATH")
+            raise NoReadingError(f"python{dotted_python(name)} is not on the PATH")
         return str(interpreter)
 
     def running_python(self) -> str:

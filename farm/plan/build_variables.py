@@ -1,4 +1,4 @@
-"""What follows from a resolved, each with its origin: features of PyTorch, version, needs,
+"""Values derived from a resolved request, each with its origin: features of PyTorch, version, needs,
 variables of the build.
 """
 
@@ -35,6 +35,10 @@ class Setting(NamedTuple):
     reason: str = ""
 
 
+def _off(origin: str, reason: str) -> Setting:
+    return Setting(on=False, origin=origin, reason=reason)
+
+
 def feature_settings(wanted: ResolvedRequest) -> dict[str, Setting]:
     """State of each feature that the recipe names. Raises UsageError: `--without` names what it
     cannot leave out.
@@ -54,15 +58,17 @@ def feature_settings(wanted: ResolvedRequest) -> dict[str, Setting]:
 def _without(name: str, feature: Feature, origin: str) -> Setting:
     """The state of a feature that is left out. Raises UsageError: another option chooses it."""
     for option, word in feature.words.items():
-        alternatives = (choice for choice in OPTIONS[option].choices if choice != word)
+        alternatives = []
+        for choice in OPTIONS[option].choices:
+            if choice != word:
+                alternatives.append(f"--{option} {choice}")
         raise UsageError(
-            f"{name} (from {origin}) is chosen by --{option}",
-            hint=" or ".join(f"--{option} {choice}" for choice in alternatives),
+            f"{name} (from {origin}) is chosen by --{option}", hint=" or ".join(alternatives)
         )
     reason = LEFT_OUT
     if origin.startswith("channel "):
         reason = f"{LEFT_OUT} of the {origin}; --with {name} builds it"
-    return Setting(on=False, origin=origin, reason=reason)
+    return _off(origin, reason)
 
 
 def _left_out(wanted: ResolvedRequest) -> dict[str, str]:
@@ -73,14 +79,16 @@ def _left_out(wanted: ResolvedRequest) -> dict[str, str]:
     Raises:
         UsageError: A name is no feature of the recipe.
     """
-    value, origin = wanted.chosen["without"]
-    pinned = wanted.pins.options.get("without")
     left_out: dict[str, str] = {}
+    pinned = wanted.pins.options.get("without")
     if pinned is not None:
         channel = f"channel {wanted.channel.name}"
-        left_out |= dict.fromkeys(_feature_names(wanted, str(pinned), channel), channel)
+        for name in _feature_names(wanted, str(pinned), channel):
+            left_out[name] = channel
+    value, origin = wanted.chosen["without"]
     if value is not None:
-        left_out |= dict.fromkeys(_feature_names(wanted, str(value), origin), origin)
+        for name in _feature_names(wanted, str(value), origin):
+            left_out[name] = origin
     value, origin = wanted.chosen["with"]
     if value is not None:
         for name in _feature_names(wanted, str(value), origin):
@@ -136,33 +144,35 @@ def _setting(
 ) -> Setting:
     for needed in feature.needs:
         if needed in before and not before[needed].on:
-            return Setting(on=False, origin=before[needed].origin, reason=f"needs {_title(needed)}")
+            return _off(before[needed].origin, f"needs {_title(needed)}")
+    recipe = wanted.recipe
     channel = f"channel {wanted.channel.name}"
     explicit = feature.words and feature.words.items() <= dict(wanted.stack.words).items()
-    if name in wanted.recipe.without and not explicit:
-        reason = wanted.recipe.without[name]
-        origin = f"recipe {wanted.recipe.package}: {reason}"
-        return Setting(on=False, origin=origin, reason=_limit(wanted, feature) or reason)
+    if name in recipe.without and not explicit:
+        reason = recipe.without[name]
+        origin = f"recipe {recipe.package}: {reason}"
+        return _off(origin, _limit(wanted.stack, feature) or reason)
     if feature.switch in wanted.pins.switches:
         if wanted.pins.switches[feature.switch]:
             return Setting(on=True, origin=channel)
-        return Setting(on=False, origin=channel, reason=channel)
+        return _off(channel, channel)
     against = feature_off(wanted.stack, name) or _no_wheel(wanted, name)
     if against:
-        reason = _limit(wanted, feature) or against
-        return Setting(on=False, origin=f"off: {against}", reason=reason)
+        return _off(f"off: {against}", _limit(wanted.stack, feature) or against)
     return Setting(on=True, origin="rules: nothing against it")
 
 
-def _limit(wanted: ResolvedRequest, feature: Feature) -> str | None:
+def _limit(stack: Stack, feature: Feature) -> str | None:
     """What a feature needs and the wheel's platform or hardware lacks."""
-    cards = targets(wanted.stack)
-    levels = list(catalog.cpu_levels())
+    cards = targets(stack)
     if feature.sm_min and cards and cards[-1] < feature.sm_min:
         return f"needs sm_{feature.sm_min}"
-    if feature.cpu and levels.index(wanted.stack.variant.cpu) < levels.index(feature.cpu):
-        return f"needs {feature.cpu.upper()}"
-    return feature.elsewhere.get(wanted.stack.platform)
+    if feature.cpu:
+        levels = list(catalog.cpu_levels())
+        level = levels.index(stack.variant.cpu)
+        if level < levels.index(feature.cpu):
+            return f"needs {feature.cpu.upper()}"
+    return feature.elsewhere.get(stack.platform)
 
 
 def _no_wheel(wanted: ResolvedRequest, name: str) -> str | None:
@@ -186,12 +196,9 @@ def is_official(feature: Feature, platform: str, torch: str | None, *, gpu: bool
     CUDA.
     """
     since = feature.official.get(platform)
-    return (
-        since is not None
-        and torch is not None
-        and number(torch) >= number(since)
-        and (gpu or not feature.gpu)
-    )
+    if since is None or torch is None or number(torch) < number(since):
+        return False
+    return gpu or not feature.gpu
 
 
 def feature_rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -209,7 +216,10 @@ def feature_rows(present: Iterable[str], lacking: Mapping[str, str]) -> list[tup
 
 def absent_features(lacking: Mapping[str, str]) -> str:
     """`FBGEMM (needs AVX2); MAGMA (--without)`; empty where nothing is lacking."""
-    return "; ".join(f"{_title(name)} ({reason})" for name, reason in lacking.items())
+    texts = []
+    for name, reason in lacking.items():
+        texts.append(f"{_title(name)} ({reason})")
+    return "; ".join(texts)
 
 
 def _title(name: str) -> str:
@@ -221,9 +231,10 @@ def _title(name: str) -> str:
 
 def feature_text(present: Iterable[str], lacking: Mapping[str, str]) -> str:
     """Features that are off as a paragraph of METADATA's description."""
-    return "\n".join(
-        f"This build is {label}: {text}." for label, text in feature_rows(present, lacking)
-    )
+    lines = []
+    for label, text in feature_rows(present, lacking):
+        lines.append(f"This build is {label}: {text}.")
+    return "\n".join(lines)
 
 
 def missing_features(wanted: ResolvedRequest, found: dict[str, Setting]) -> dict[str, str]:
@@ -231,15 +242,15 @@ def missing_features(wanted: ResolvedRequest, found: dict[str, Setting]) -> dict
     the reason.
     """
     stack = wanted.stack
+    with_gpu = stack.cuda is not None
     lacking = {}
     for name, setting in found.items():
         feature = catalog.features()[name]
-        for_it = feature.machines is None or stack.variant.machine in feature.machines
-        if (
-            for_it
-            and not setting.on
-            and is_official(feature, stack.platform, stack.torch, gpu=stack.cuda is not None)
-        ):
+        if setting.on:
+            continue
+        if feature.machines is not None and stack.variant.machine not in feature.machines:
+            continue
+        if is_official(feature, stack.platform, stack.torch, gpu=with_gpu):
             lacking[name] = setting.reason
     return lacking
 
@@ -260,21 +271,21 @@ def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -
 
 def placeholders(resolved: ResolvedRequest) -> dict[str, str]:
     """The values of `{version}`, `{cuda_home}`, … in a recipe, for this build."""
-    stack, system = resolved.stack, platform(resolved.stack.platform)
+    stack = resolved.stack
     base = source_version(resolved.recipe, stack.torch)
-    return {
-        "version": wheel_version(
-            base, stack.cuda, stack.variant, int(resolved.value("rebuild") or 0)
-        ),
+    rebuild = int(resolved.value("rebuild") or 0)
+    values = {
+        "version": wheel_version(base, stack.cuda, stack.variant, rebuild),
         "torch_version": _torch_version(resolved),
         "numpy_end": _numpy_end(resolved),
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
-        **{name: word.value for name, word in effects(stack).items()},
-        "cuda_home": system.cuda_home(stack),
-        "arch_list": arch_list(stack),
-        **_device_flags(stack),
     }
+    for name, word in effects(stack).items():
+        values[name] = word.value
+    values["cuda_home"] = platform(stack.platform).cuda_home(stack)
+    values["arch_list"] = arch_list(stack)
+    return values | _device_flags(stack)
 
 
 def _device_flags(stack: Stack) -> dict[str, str]:
@@ -283,12 +294,12 @@ def _device_flags(stack: Stack) -> dict[str, str]:
     """
     architectures = []
     flags = []
-    sms = stack.variant.sms if stack.cuda else ()
-    for sm in sms:
-        architectures.append(f"{sm}-real")
-        flags.append(f"-gencode=arch=compute_{sm},code=sm_{sm}")
-    if sms and stack.ptx:
-        highest = sms[-1]
+    if stack.cuda:
+        for sm in stack.variant.sms:
+            architectures.append(f"{sm}-real")
+            flags.append(f"-gencode=arch=compute_{sm},code=sm_{sm}")
+    if architectures and stack.ptx:
+        highest = stack.variant.sms[-1]
         architectures.append(f"{highest}-virtual")
         flags.append(f"-gencode=arch=compute_{highest},code=compute_{highest}")
     return {"cmake_architectures": ";".join(architectures), "gencode": " ".join(flags)}
@@ -331,7 +342,7 @@ def _numpy_of_build(resolved: ResolvedRequest) -> int | None:
     wheels = [part.source for part in parts] + materials.standalone_wheels(resolved.stack)
     for source in wheels:
         if source.package == "numpy":
-            return number(str(source.file).split("-")[1])[0]
+            return number(catalog.version_in(str(source.file)))[0]
     if base is not None and resolved.stack.standalone is None:
         return catalog.debian_releases()[base].numpy_major
     return None
@@ -356,11 +367,11 @@ def needs(resolved: ResolvedRequest) -> list[str]:
         # Rebuild 0: what is needed is the wheel as it was first published.
         version = wheel_version(base, stack.cuda, stack.variant, 0)
         requirements.append(f"{needed.package}=={version}")
-    circle = _circle(resolved, (resolved.pins.recipe,))
-    if circle:
-        steps = [f"{package} needs {needed}" for package, needed in pairwise(circle)]
+    cycle = _cycle(resolved, (resolved.pins.recipe,))
+    if cycle:
+        steps = [f"{package} needs {needed}" for package, needed in pairwise(cycle)]
         raise UsageError(
-            f"{where(folder(circle[0]) / 'recipe.yaml', 'needs')}: needs: a circle, none of which "
+            f"{where(folder(cycle[0]) / 'recipe.yaml', 'needs')}: needs: a cycle, none of which "
             f"can be built first: {', '.join(steps)}"
         )
     return requirements
@@ -382,19 +393,23 @@ def _check_need(resolved: ResolvedRequest, name: str) -> None:
     raise UsageError(f"{where(file, 'needs')}: needs: {fault}", hint=hint)
 
 
-def _circle(resolved: ResolvedRequest, way: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the recipes that `way` leads to, each needed by the one before, some that end where they
-    begin; else none.
+def _cycle(resolved: ResolvedRequest, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a cycle of needs that `path` leads into, its first recipe repeated at its end; else
+    ().
+
+    Args:
+        resolved: The build.
+        path: Names of recipes, each needed by the one before.
     """
-    for name in recipe(way[-1]).needs:
+    for name in recipe(path[-1]).needs:
         if name in names():  # else the build of that recipe says so
             needed = resolved.channel.text.recipe_of(name)
-            if needed in way:
-                circle = (*way[way.index(needed) :], needed)
+            if needed in path:
+                cycle = (*path[path.index(needed) :], needed)
             else:
-                circle = _circle(resolved, (*way, needed))
-            if circle:
-                return circle
+                cycle = _cycle(resolved, (*path, needed))
+            if cycle:
+                return cycle
     return ()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
+from typing import NamedTuple
 
 from farm import catalog
 from farm.plan import recipe
@@ -16,10 +17,26 @@ from farm.plan.recipe import BuildWheel, Recipe, VerifyRules, is_replaced
 from farm.plan.variant import SPECIAL_GPUS, Variant
 from farm.platforms.facts import facts
 
-Key = tuple[str, str, str, str, str, str | None]
-"""One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or
-`mps`.
-"""
+
+class Key(NamedTuple):
+    """One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu`
+    or `mps`.
+    """
+
+    package: str
+    platform: str
+    gpu: str
+    cpu: str
+    python: str
+    cuda: str | None
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(self.gpu, self.cpu, self.python)
+
+
+Place = tuple[int | str, ...]
+"""Where in a channel something is written: keys, and numbers of rules and words."""
 
 Named = tuple[tuple[int, frozenset[str | None]], ...]
 """The words of a rule, by the place of their axis in a key."""
@@ -92,9 +109,11 @@ class Channel:
     def __init__(self, name: str, text: ChannelText) -> None:
         self.name = name
         self.text = text
-        self.packages, self.platforms, self.gpus, self.cpus, _, self.cuda = (
-            self._words(axis) for axis in AXES
-        )
+        self.packages = self._words("packages")
+        self.platforms = self._words("platforms")
+        self.gpus = self._words("gpus")
+        self.cpus = self._words("cpus")
+        self.cuda = self._words("cuda")
         self._blocks = (Axes(), *text.include)
         self._excludes = [_named(rule) for rule in text.exclude]
         self._check_words()
@@ -169,15 +188,14 @@ class Channel:
         """No word twice in a list, and none in a rule that can never match. Raises RuleError: there
         is one.
         """
-        lists: list[tuple[Axes, tuple[int | str, ...]]] = [(self.text, ())]
+        for axis in AXES:
+            self._check_axis(axis, getattr(self.text, axis), (axis,))
         for key in ("include", "exclude", "exceptions"):
-            rules: list[Rule] = getattr(self.text, key)
-            lists += [(rule, (key, index)) for index, rule in enumerate(rules)]
-        for axes, loc in lists:
-            for axis in AXES:
-                self._check_axis(axis, getattr(axes, axis), (*loc, axis))
+            for index, rule in enumerate(getattr(self.text, key)):
+                for axis in AXES:
+                    self._check_axis(axis, getattr(rule, axis), (key, index, axis))
 
-    def _check_axis(self, axis: str, words: list[str], loc: tuple[int | str, ...]) -> None:
+    def _check_axis(self, axis: str, words: list[str], loc: Place) -> None:
         axis_words = self._words(axis)
         for index, word in enumerate(words):
             if word in words[:index]:
@@ -220,22 +238,28 @@ class Channel:
 
     def _check_possible(self) -> None:
         """Raise a RuleError where something that is offered is impossible by the catalogue."""
-        recipes = {}
-        for package, _, _, _, _, _ in self._offered:
-            name = self.text.recipe_of(package)
-            if package not in recipes and not is_replaced(name):
-                recipes[package] = recipe.recipe(name)
-        farm_keys = [key for key in self._offered if key[0] in recipes]
-        for package, platform in dict.fromkeys((key[0], key[1]) for key in farm_keys):
-            able = recipes[package].platforms
-            if platform not in able:
-                text = f"{package} is built for {', '.join(able)}, not for {platform}"
-                raise RuleError(text, "platforms")
+        recipes = self._recipes()
+        for key in self._offered:
+            if key.package not in recipes:
+                continue
+            platforms = recipes[key.package].platforms
+            if key.platform not in platforms:
+                able = ", ".join(platforms)
+                fault = f"{key.package} is built for {able}, not for {key.platform}"
+                raise RuleError(fault, "platforms")
         for key in _covering(self._offered):
-            package = key[0]
-            if package in recipes:
-                for reason in check(self._stack(key, recipes[package])):
+            if key.package in recipes:
+                for reason in check(self._stack(key, recipes[key.package])):
                     self._check_reason(key, reason)
+
+    def _recipes(self) -> dict[str, Recipe]:
+        """The recipe of each package that is offered, of those that the channel was written for."""
+        recipes = {}
+        for package in dict.fromkeys(key.package for key in self._offered):
+            name = self.text.recipe_of(package)
+            if not is_replaced(name):
+                recipes[package] = recipe.recipe(name)
+        return recipes
 
     def _check_reason(self, key: Key, reason: Reason) -> None:
         """Raise a RuleError for a reason against a build that no channel shall offer."""
@@ -246,7 +270,7 @@ class Channel:
         word = dict(zip(AXES, key, strict=True)).get(name)
         # With the word's place in its list the error names the line of the word, else that
         # of the key.
-        place: tuple[str | int, ...] = (name,)
+        place: Place = (name,)
         if isinstance(words, list) and word in words:
             place = (name, words.index(word))
         text = reason.text
@@ -256,29 +280,38 @@ class Channel:
 
     def _stack(self, key: Key, built: Recipe) -> Stack:
         """The parts of a build that a channel decides, for the rules."""
-        package, platform, gpu, cpu, python, cuda = key
-        pins = self.pins(package, Variant(gpu, cpu, python), platform, cuda)
+        pins = self.pins(key.package, key.variant, key.platform, key.cuda)
         value = {}
         for name, entry in OPTIONS.items():
-            is_used = entry.applies(built) and (cuda or not entry.needs_gpu)
+            is_used = entry.applies(built) and (key.cuda or not entry.needs_gpu)
             if is_used and pins.options.get(name) is not None:
                 value[name] = str(pins.options[name])
+        words = []
+        for name in catalog.words():
+            if name in value:
+                words.append((name, value[name]))
+        # A base image that follows from the Python may give way to another.
+        base = None
+        if self.text.base:
+            base = pins.base
+        # A recipe that names the wheels that its build imports can have a Python that no base image
+        # has.
+        standalone: tuple[str, ...] | None = None
+        if built.wheels:
+            standalone = ()
         return Stack(
             package=built.package,
-            variant=Variant(gpu, cpu, python),
-            platform=platform,
-            # One that follows from the Python may give way to another.
-            base=pins.base if self.text.base else None,
+            variant=key.variant,
+            platform=key.platform,
+            base=base,
             toolkit=value.get("toolkit"),
-            cuda=cuda,
+            cuda=key.cuda,
             torch=value.get("torch"),
             cudnn=value.get("cudnn"),
-            words=tuple((name, value[name]) for name in catalog.words() if name in value),
+            words=tuple(words),
             components=tuple(built.components),
             features=tuple(built.features),
-            # A recipe that names the wheels that its build imports can have a Python that no base
-            # image has.
-            standalone=() if built.wheels else None,
+            standalone=standalone,
         )
 
 
@@ -288,10 +321,10 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
     """
     covered: set[tuple[tuple[int, str | None], ...]] = set()
     for key in keys:
-        package, platform, gpu, cpu, python, cuda = key
         # Levels of one machine differ in nothing that is refused.
-        machine = catalog.cpu_levels()[cpu].machine
-        pairs = set(combinations(enumerate((package, platform, gpu, machine, python, cuda)), 2))
+        machine = catalog.cpu_levels()[key.cpu].machine
+        words = key._replace(cpu=machine)
+        pairs = set(combinations(enumerate(words), 2))
         if not pairs <= covered:
             covered |= pairs
             yield key
@@ -299,13 +332,14 @@ def _covering(keys: Iterable[Key]) -> Iterator[Key]:
 
 def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
     """The product of a block's axes, those that it does not name taken from the channel."""
-    packages, platforms, gpus, cpus, pythons, cuda = (_axis(text, block, axis) for axis in AXES)
-    for package, platform, gpu, cpu, python in product(packages, platforms, gpus, cpus, pythons):
+    axes = [_axis(text, block, axis) for axis in AXES]
+    versions = axes.pop()
+    for package, platform, gpu, cpu, python in product(*axes):
         if gpu in SPECIAL_GPUS:
-            yield package, platform, gpu, cpu, python, None
+            yield Key(package, platform, gpu, cpu, python, None)
             continue
-        for version in cuda:
-            yield package, platform, gpu, cpu, python, version
+        for cuda in versions:
+            yield Key(package, platform, gpu, cpu, python, cuda)
 
 
 def _axis(text: ChannelText, block: Axes, axis: str) -> list[str]:
@@ -339,12 +373,11 @@ def _names(rule: Named, key: Key) -> bool:
 
 
 def _key(package: str, variant: Variant, platform: str, cuda: str | None) -> Key:
-    return package, platform, variant.gpu, variant.cpu, variant.python, cuda
+    return Key(package, platform, variant.gpu, variant.cpu, variant.python, cuda)
 
 
 def _build(channel: str, key: Key) -> Build:
-    package, platform, gpu, cpu, python, cuda = key
-    return Build(channel, package, Variant(gpu, cpu, python), platform, cuda)
+    return Build(channel, key.package, key.variant, key.platform, key.cuda)
 
 
 def _check_hits(name: str, rules: Sequence[Rule], keys: set[Key], fault: str) -> None:

@@ -27,6 +27,9 @@ from farm.plan.request import (
     verdict_on,
 )
 
+Fields = Mapping[str, Any] | None
+"""Further fields of the stack, such as a driver; None: none."""
+
 
 @dataclass(frozen=True)
 class ChannelResult:
@@ -53,9 +56,7 @@ class ChannelResult:
         return bool(self.channel.cudas(package, request.variant, request.platform))
 
 
-def best_channel(
-    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None = None
-) -> ChannelResult:
+def best_channel(project: Path, request: BuildRequest, fields: Fields = None) -> ChannelResult:
     """Resolve a request in the channel that was asked for, else in the best one.
 
     Where no channel can build it, the one with the least against it stands for the answer: what a
@@ -72,11 +73,11 @@ def best_channel(
     first = _try(project, request, fields)
     if request.channel:
         return _with_alternatives(project, request, fields, first)
-    alternatives = _others(project, request, fields, first)
-    able = [result for result in (first, *alternatives) if result.verdict.complete]
+    results = [first, *_others(project, request, fields, first)]
+    able = _complete(results)
     if not able:
         # A stable order: of equals the first stays.
-        least = min((first, *alternatives), key=lambda result: result.verdict.obstacles)
+        least = min(results, key=lambda result: result.verdict.obstacles)
         return _with_alternatives(project, request, fields, least)
     preferred = _preferred(project, request, able)
     origin = "default" if preferred.offered else "it fits"
@@ -86,7 +87,7 @@ def best_channel(
 def _try(
     project: Path,
     request: BuildRequest,
-    fields: Mapping[str, Any] | None,
+    fields: Fields,
     channel: str | None = None,
 ) -> ChannelResult:
     resolved = resolve_options(project, request, fields, channel)
@@ -94,7 +95,7 @@ def _try(
 
 
 def _others(
-    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, first: ChannelResult
+    project: Path, request: BuildRequest, fields: Fields, first: ChannelResult
 ) -> list[ChannelResult]:
     """The request in every other channel that builds the package, those with the CUDA that was
     asked for first, else in the order of the file.
@@ -124,7 +125,7 @@ def _asked_cuda(request: BuildRequest) -> Value:
 
 
 def _with_alternatives(
-    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, result: ChannelResult
+    project: Path, request: BuildRequest, fields: Fields, result: ChannelResult
 ) -> ChannelResult:
     """Name what can be planned instead of a build that cannot be."""
     if result.verdict.complete:
@@ -145,7 +146,7 @@ def _with_alternatives(
 
 
 def _plannable(
-    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, result: ChannelResult
+    project: Path, request: BuildRequest, fields: Fields, result: ChannelResult
 ) -> list[str]:
     """What can be planned where a channel lacks what was asked for, each as it is typed."""
     free = replace(request, channel=None)
@@ -153,7 +154,9 @@ def _plannable(
     texts = []
     if able:
         texts.append(f"--channel {_preferred(project, free, able).channel.name}")
-    texts += [reason.nearest for reason in result.verdict.offer if reason.nearest]
+    for reason in result.verdict.offer:
+        if reason.nearest:
+            texts.append(reason.nearest)
     plannable = [text for text in texts if _can_be_planned(project, request, fields, text)]
     if plannable or not request.channel:
         return plannable
@@ -170,9 +173,7 @@ def _complete(results: Iterable[ChannelResult]) -> list[ChannelResult]:
     return [result for result in results if result.verdict.complete]
 
 
-def _can_be_planned(
-    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, text: str
-) -> bool:
+def _can_be_planned(project: Path, request: BuildRequest, fields: Fields, text: str) -> bool:
     try:
         return _try(project, changed(request, text), fields).verdict.complete
     except UsageError:
@@ -186,9 +187,7 @@ def channels_in_order(project: Path, request: BuildRequest) -> list[str]:
     return [result.channel.name for result in _in_order(project, request, able)]
 
 
-def _is_followed_by_a_plan(
-    project: Path, request: BuildRequest, fields: Mapping[str, Any] | None, text: str
-) -> bool:
+def _is_followed_by_a_plan(project: Path, request: BuildRequest, fields: Fields, text: str) -> bool:
     """True if some channel plans the request with the options of a text.
 
     A text that changes more than options, such as the driver, is about a question, not a plan.

@@ -134,7 +134,7 @@ class Rule(Axes):
 
     @model_validator(mode="after")
     def _names_an_axis(self) -> "Rule":
-        if not any(getattr(self, axis) for axis in AXES):
+        if self.model_fields_set.isdisjoint(AXES):
             raise PydanticCustomError(
                 "empty_rule", "the rule names no axis: it would take in everything"
             )
@@ -158,11 +158,11 @@ class Deviation(Rule):
     def options(self) -> dict[str, Value]:
         # What is written, not what differs from a default: a null that is written takes the option
         # away.
-        return {
-            option.name: getattr(self, option.name)
-            for option in EXCEPTED
-            if option.name in self.model_fields_set
-        }
+        options = {}
+        for option in EXCEPTED:
+            if option.name in self.model_fields_set:
+                options[option.name] = getattr(self, option.name)
+        return options
 
 
 @_with_keys(PINNED)

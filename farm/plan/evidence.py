@@ -20,6 +20,8 @@ from farm.platforms.shape import PlatformName
 
 FILE = "ci/evidence.yaml"
 _MATRIX = "ci/matrix.yaml"
+Row = tuple[str, str, str]
+"""What was or was not done, how, and where that is described."""
 _CARD: dict[str, str] = {"native": "natively", "jit": "by JIT of its PTX, not its machine code"}
 
 Date = Annotated[str, Field(pattern=r"^20\d\d-\d\d-\d\d$")]
@@ -140,7 +142,7 @@ class Evidence:
         place = (channel, package)
         return [wheel for wheel in self.wheels if (wheel.channel, wheel.package) == place]
 
-    def rows(self, plan: Plan) -> list[tuple[str, str, str]]:
+    def rows(self, plan: Plan) -> list[Row]:
         """(what, text, where it is described): a line a test of the build, and what was never
         run.
         """
@@ -158,21 +160,22 @@ class Evidence:
             complete = plan.model_copy(update={"options": {**plan.options, "without": None}})
             proofs = self.of(complete)
             if proofs:
-                suffix = "with them" if "," in names else "with it"
+                suffix = "with it"
+                if "," in names:
+                    suffix = "with them"
                 return f"without {names}; {suffix}, {proofs[0].summary}", proofs[0].page
         elsewhere = [wheel for wheel in self.wheels if wheel.is_of_stack(plan)]
         if elsewhere:
             last = elsewhere[-1]
             return f"on {plan.base}; on {last.base}, {last.summary}", last.page
-        variants = dict.fromkeys(
-            wheel.variant for wheel in self.of_channel(plan.channel, plan.package)
-        )
-        if variants:
+        proofs = self.of_channel(plan.channel, plan.package)
+        if proofs:
+            variants = dict.fromkeys(wheel.variant for wheel in proofs)
             return f"this build; of its channel were tested: {', '.join(variants)}", FILE
         text = f"no build of {plan.package} from channel {plan.channel} has been run to its end"
         return text, FILE
 
-    def details(self, plan: Plan) -> Iterator[tuple[str, str, str]]:
+    def details(self, plan: Plan) -> Iterator[Row]:
         """Every run of the build's wheels, as `rows`."""
         for wheel in self.of(plan):
             text = f"{wheel.built.date}, {wheel.built.where}"

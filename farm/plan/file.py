@@ -112,7 +112,7 @@ class WheelPin(Model):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,60}$")
     version: str = Field(pattern=r"^[0-9a-z.]{1,30}$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 class ToolPin(Model):
@@ -121,7 +121,7 @@ class ToolPin(Model):
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")
     version: Text
     url: str = Field(pattern=r"^https?://[!-~]{1,300}$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
     max_mb: int = Field(gt=0, le=1024)
     members: dict[Text, Annotated[str, Field(pattern=r"^[a-z0-9]+(/[a-z0-9_.]+)*/?$")]]
     mirrors: list[Annotated[str, Field(pattern=r"^https?://[!-~]{1,300}$")]] = []
@@ -207,7 +207,8 @@ class Plan(Model):
     )
     library_wheels: list[LibraryWheelPlan] = Field(
         default=[],
-        description="wheels whose libraries are needed, not vendored; the build is the same either way",
+        description="wheels whose libraries are needed, not vendored; the build is the same either "
+        "way",
     )
     features: list[Annotated[str, Field(pattern=FEATURE)]] = Field(
         default=[], description="what of PyTorch is in the wheel, where the recipe says what can be"
@@ -243,17 +244,24 @@ class Plan(Model):
         """Packages that the build needs installed, as requirements of pip: the farm's own wheels,
         then the index's.
         """
-        from packaging.utils import parse_wheel_filename  # noqa: PLC0415 slow to import; few builds install wheels
+        # Slow to import; few builds install wheels.
+        from packaging.utils import parse_wheel_filename  # noqa: PLC0415
 
-        requirements = [parse_wheel_filename(str(wheel.file))[:2] for wheel in self.build_requires]
-        return [*self.needs, *(f"{name}=={version}" for name, version in requirements)]
+        requirements = list(self.needs)
+        for wheel in self.build_requires:
+            name, version, _, _ = parse_wheel_filename(str(wheel.file))
+            requirements.append(f"{name}=={version}")
+        return requirements
 
     @property
     def never_vendored(self) -> list[str]:
         """Name patterns of libraries that repair leaves out: the driver's, and those of other
         wheels.
         """
-        return [*self.exclude, *(name for wheel in self.library_wheels for name in wheel.libraries)]
+        patterns = list(self.exclude)
+        for wheel in self.library_wheels:
+            patterns += wheel.libraries
+        return patterns
 
     @property
     def cuda_libraries(self) -> str | None:
@@ -262,7 +270,9 @@ class Plan(Model):
         """
         if self.library_wheels:
             return "wheels"
-        return "vendored" if self.toolkit else None
+        if self.toolkit:
+            return "vendored"
+        return None
 
     @property
     def digest(self) -> str:
@@ -275,12 +285,14 @@ class Plan(Model):
         complete = self.model_dump(mode="json", by_alias=True)
         # Options at their default are left out, so that plans stay what they are when the table
         # gets another option.
-        left_out = {name for name, field in OPTIONS.items() if self.options[name] == field.default}
-        for part in ("options", "origins"):
-            complete[part] = {
-                name: value for name, value in complete[part].items() if name not in left_out
-            }
-        return {name: value for name, value in complete.items() if value or name not in _LEFT_OUT}
+        for name, option in OPTIONS.items():
+            if self.options[name] == option.default:
+                complete["options"].pop(name, None)
+                complete["origins"].pop(name, None)
+        for name in _LEFT_OUT:
+            if not complete[name]:
+                del complete[name]
+        return complete
 
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:
@@ -288,13 +300,11 @@ class Plan(Model):
         # It changes which wheels are needed beside the built one, and nothing of the build: both
         # forms share what was compiled. What is published, or resumed, is compared by
         # `cuda_libraries` too.
-        data["options"] = {
-            name: value for name, value in data["options"].items() if name != "cuda_libraries"
-        }
+        data["options"] = dict(data["options"])
+        data["options"].pop("cuda_libraries", None)
         # Sorted keys and no spaces: the one form in which equal plans have equal bytes.
-        return hashlib.sha256(
-            json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
-        ).hexdigest()
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> str:
         """The text of the plan file, which ends with the digest."""

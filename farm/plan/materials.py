@@ -12,7 +12,7 @@ from farm.base.errors import UsageError
 from farm.base.hashes import tree_digest
 from farm.base.requirement import serves
 from farm.base.yamlfile import where
-from farm.catalog import redist
+from farm.catalog import number, redist
 from farm.catalog.models import PinnedWheel, TorchRelease
 from farm.plan.compat import official_wheels
 from farm.plan.compat.rules.toolchain import platform_of, redist_platform, standalone_wheel
@@ -262,7 +262,7 @@ def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryW
         # All of them or none: libraries of one CUDA belong together.
         if not all(target.fits(tag, stack.variant.machine) for tag in wheel.platform_tags):
             return []
-        version = wheel.file.split("-")[1]
+        version = catalog.version_in(wheel.file)
         plans.append(LibraryWheelPlan(version=version, **wheel.model_dump()))
     return plans
 
@@ -300,7 +300,7 @@ def _archived_cudnn(stack: Stack, nvidias_name: redist.Platform) -> str | None:
     """
     if not stack.cudnn:
         return None
-    major = int(str(stack.cuda).partition(".")[0])
+    major = number(str(stack.cuda))[0]
     if redist.has_archive("cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major):
         return stack.cudnn
     return None
@@ -326,7 +326,7 @@ def _archives(
     release = catalog.toolkits()[cuda].release
     archives = redist.archives("cuda", release, nvidias_name, sorted(names))
     if cudnn:
-        major = int(cuda.partition(".")[0])
+        major = number(cuda)[0]
         archives += redist.archives("cudnn", cudnn, nvidias_name, ["cudnn"], cuda_major=major)
     return archives
 

@@ -5,7 +5,7 @@ ci/farm.yaml, the keys of a channel in ci/matrix.yaml, the checks, the help and 
 docs/reference/options.md. A new option is a new entry here; `ci/matrix.schema.json` and
 docs/reference/options.md are then written anew with `make generate`.
 
-Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the
+Not in this module: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the
 values (`farm.plan`).
 """
 
@@ -71,6 +71,11 @@ class Option:
         return "--" + self.name.replace("_", "-")
 
     @property
+    def off_flag(self) -> str:
+        """The flag that sets a truth value to false."""
+        return "--no-" + self.name.replace("_", "-")
+
+    @property
     def variable(self) -> str:
         return f"FARM_{self.name.upper()}"
 
@@ -102,9 +107,8 @@ class Option:
             return
         # Not isinstance: True is an int to Python, and `rebuild: true` is a mistake.
         if type(value) is not self.kind:
-            expected = {bool: "true or false", int: "a whole number"}.get(
-                self.kind, "text in quotes"
-            )
+            kinds: dict[type, str] = {bool: "true or false", int: "a whole number"}
+            expected = kinds.get(self.kind, "text in quotes")
             raise UsageError(f"{self.name} = {value!r} (from {origin}): expected {expected}")
         if self.kind is int and not 0 <= int(value) <= self.maximum:
             raise UsageError(f"{self.name} = {value} (from {origin}): expected 0 to {self.maximum}")
@@ -209,7 +213,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
     """
     choices = {}
     for name, entry in OPTIONS.items():
-        # Blanks around a value are a slip: no value has any.
+        # No valid value begins or ends with a blank.
         if text := environ.get(entry.variable, "").strip():
             origin = f"environment {entry.variable}"
             choices[name] = Choice(entry.parse(text, entry.variable), origin)
@@ -222,23 +226,30 @@ def from_file(values: Mapping[str, Value], path: Path) -> dict[str, Choice]:
     """
     from farm.base.yamlfile import where  # noqa: PLC0415 slow to import; few set options there
 
-    lines = {name: where(path, "options", name).rpartition(":")[2] for name in values}
-    return {name: Choice(value, f"{FILE}:{lines[name]}") for name, value in values.items()}
+    choices = {}
+    for name, value in values.items():
+        line = where(path, "options", name).rpartition(":")[2]
+        choices[name] = Choice(value, f"{FILE}:{line}")
+    return choices
 
 
 def from_arguments(values: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Choice]:
     """Choices from a parsed command line (`vars(args)`), in the order of its `words`; None means
     not given.
     """
-    choices = {
-        name: Choice(",".join(value) if isinstance(value, list) else value, entry.flag)
-        for name, entry in OPTIONS.items()
-        if (value := values.get(name)) is not None
-    }
+    choices = {}
+    for name, entry in OPTIONS.items():
+        value = values.get(name)
+        if isinstance(value, list):
+            value = ",".join(value)
+        if value is not None:
+            choices[name] = Choice(value, entry.flag)
     flags = [word.partition("=")[0].replace("--no-", "--", 1) for word in words]
-    return dict(
-        sorted(
-            choices.items(),
-            key=lambda pair: flags.index(f) if (f := OPTIONS[pair[0]].flag) in flags else -1,
-        )
-    )
+
+    def place(name: str) -> int:
+        flag = OPTIONS[name].flag
+        if flag in flags:
+            return flags.index(flag)
+        return -1
+
+    return {name: choices[name] for name in sorted(choices, key=place)}

@@ -35,11 +35,7 @@ def channel_of_set(project: Path, request: BuildRequest, packages: Sequence[str]
     lead = _needed_first(packages)
     faults = []
     for channel in channels_in_order(project, replace(request, package=lead)):
-        lacking = [
-            package
-            for package in packages
-            if not _builds(project, replace(request, package=package, channel=channel))
-        ]
+        lacking = _not_built(project, replace(request, channel=channel), packages)
         if not lacking:
             return channel
         faults.append(f"{channel} does not build {', '.join(lacking)}")
@@ -52,6 +48,15 @@ def channel_of_set(project: Path, request: BuildRequest, packages: Sequence[str]
     )
 
 
+def _not_built(project: Path, request: BuildRequest, packages: Sequence[str]) -> list[str]:
+    """The packages that the channel of a request does not build."""
+    lacking = []
+    for package in packages:
+        if not _builds(project, replace(request, package=package)):
+            lacking.append(package)
+    return lacking
+
+
 def _builds(project: Path, request: BuildRequest) -> bool:
     try:
         return check_request(project, request).complete
@@ -61,18 +66,17 @@ def _builds(project: Path, request: BuildRequest) -> bool:
 
 def _needed_first(packages: Sequence[str]) -> str:
     """The first package that needs no other one of the set."""
-    needs = {package: set(recipe(package).needs) for package in packages}
     for package in packages:
-        if not needs[package] & set(packages):
+        if set(packages).isdisjoint(recipe(package).needs):
             return package
     return packages[0]  # a circle, which the plan refuses
 
 
 def makers_first(plans: Sequence[Plan]) -> list[Plan]:
     """Return plans in the order in which they can be built: what others need comes before them."""
-    makers = {
-        (f"{plan.package}=={plan.version}", plan.variant, plan.platform): plan for plan in plans
-    }
+    makers = {}
+    for plan in plans:
+        makers[f"{plan.package}=={plan.version}", plan.variant, plan.platform] = plan
     ordered: dict[str, Plan] = {}
 
     def add(plan: Plan) -> None:

@@ -305,10 +305,12 @@ class Recipe(Model):
         """How near the CPU hours are, and the hours: they were measured with one GPU architecture
         or none.
         """
-        if self.cost and self.cost.without_gpu_hours and not sms:
+        if self.cost is None:
+            return None
+        if self.cost.without_gpu_hours and not sms:
             return "about", self.cost.without_gpu_hours
-        word = {0: "less than", 1: "about"}.get(len(sms), "more than")
-        return (word, self.cost.cpu_hours) if self.cost else None
+        extent = {0: "less than", 1: "about"}.get(len(sms), "more than")
+        return extent, self.cost.cpu_hours
 
     @model_validator(mode="after")
     def _pip_is_there(self) -> Self:
@@ -335,9 +337,14 @@ def use_project(project: Path) -> None:
 
 
 def names() -> tuple[str, ...]:
-    # Not by `glob`, which passes over a folder that may not be read.
-    folders = [path for root in _folders for path in root.iterdir()]
-    return tuple(sorted({path.name for path in folders if _has_recipe(path)}))
+    """The folders that hold a recipe, the farm's and the project's."""
+    folders = set()
+    for root in _folders:
+        # Not by `glob`, which passes over a folder that may not be read.
+        for path in root.iterdir():
+            if _has_recipe(path):
+                folders.add(path.name)
+    return tuple(sorted(folders))
 
 
 def _has_recipe(folder: Path) -> bool:
@@ -419,10 +426,10 @@ def _check_files(path: Path, found: Recipe) -> None:
 
 def folder(package: str) -> Path:
     """The folder of a recipe: the project's own where it has one, else the farm's."""
-    return next(
-        (root / package for root in _folders if _has_recipe(root / package)),
-        FOLDER / package,
-    )
+    for root in _folders:
+        if _has_recipe(root / package):
+            return root / package
+    return FOLDER / package
 
 
 def is_replaced(package: str) -> bool:

@@ -41,9 +41,14 @@ class Machine:
 
 NEWER_ARM = 90
 """The first SM beside cores of Armv9: Grace; Orin's are Armv8.2."""
-NEWEST_FIRST = tuple(
-    sorted(PYTHONS, key=lambda word: (word.endswith("t"), -int(word[3:].removesuffix("t"))))
-)
+
+
+def _newest_first(python: str) -> tuple[bool, int]:
+    """A key that sorts the newest Python first, and free-threaded ones last."""
+    return python.endswith("t"), -int(python[3:].removesuffix("t"))
+
+
+NEWEST_FIRST = tuple(sorted(PYTHONS, key=_newest_first))
 
 
 def machine_of(
@@ -97,7 +102,7 @@ class FarmBuild:
     def driver(self) -> str | None:
         """The first driver that runs it; None: no CUDA, or none is known."""
         if self.cuda:
-            return catalog.cuda_majors()[self.cuda.split(".")[0]].driver(self.platform)
+            return catalog.lowest_driver(self.cuda, self.platform)
         return None
 
     @property
@@ -201,7 +206,7 @@ def _rank(
         -level,
         loses_the_first,
         len(without_code),
-        len(set(machine.sms).difference(variant.sms)),
+        sum(sm not in variant.sms for sm in machine.sms),
         tuple(-int(part) for part in release.split(".")),
         len(variant.sms),
         machine.cpus.index(variant.cpu),

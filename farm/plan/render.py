@@ -46,16 +46,12 @@ class Rendered:
         """Write `image/` and `job/`, all or nothing; returns the files. Raises UsageError: `dest`
         is no folder.
         """
-        folders = {"image": self.image, "job": self.job}
-        files = {
-            Path(folder, name): text
-            for folder, texts in folders.items()
-            for name, text in texts.items()
-        }
-        # A recipe's patch may be in another encoding: its bytes come back as they were.
-        outputs.write(
-            dest, {file: text.encode("utf-8", "surrogateescape") for file, text in files.items()}
-        )
+        files = {}
+        for folder, texts in (("image", self.image), ("job", self.job)):
+            for name, text in texts.items():
+                # A recipe's patch may be in another encoding: its bytes come back as they were.
+                files[Path(folder, name)] = text.encode("utf-8", "surrogateescape")
+        outputs.write(dest, files)
         return [dest / file for file in files]
 
 

@@ -47,10 +47,16 @@ def changed(request: BuildRequest, text: str) -> BuildRequest:
     platform_name = request.platform
     channel = request.channel
     options = dict(request.options)
+    switches = {}
+    for entry in OPTIONS.values():
+        if entry.kind is bool:
+            switches[entry.flag] = (entry.name, True)
+            switches[entry.off_flag] = (entry.name, False)
     words = iter(text.split())
     for flag in words:
-        if flag in ("--ptx", "--no-ptx"):
-            options["ptx"] = Choice(flag == "--ptx", flag)
+        if flag in switches:
+            name, value = switches[flag]
+            options[name] = Choice(value, flag)
         elif flag == "--variant":
             variant = Variant.parse(next(words))
         elif flag == "--platform":
@@ -58,7 +64,8 @@ def changed(request: BuildRequest, text: str) -> BuildRequest:
         elif flag == "--channel":
             channel = next(words)
         else:
-            options[option(flag.removeprefix("--")).name] = Choice(next(words), flag)
+            name = option(flag.removeprefix("--").replace("-", "_")).name
+            options[name] = Choice(next(words), flag)
     return BuildRequest(variant, request.package, platform_name, channel, options)
 
 
@@ -245,8 +252,9 @@ def _base_with_another_python(base: str, python: str) -> str:
 def _listed(matrix: Matrix, name: str) -> str:
     """The name under which channels list the recipe `name`: its folder's, else its package's."""
     package = recipe(name).package
-    if any(name in channel.packages for channel in matrix.channels.values()):
-        return name
+    for channel in matrix.channels.values():
+        if name in channel.packages:
+            return name
     return package
 
 
@@ -267,7 +275,7 @@ def _choose(
         # Options of ci/farm.yaml hold for all builds that know them, those of a command for the one
         # that it is about.
         if choice and not choice.origin.startswith(FILE) and choice.value != entry.default:
-            raise UsageError(f"{choice.origin} means nothing to {subject}", hint="leave it out")
+            raise UsageError(f"{choice.origin} does not apply to {subject}", hint="leave it out")
         return Choice(entry.default, subject)
     if choice:
         return _completed(entry, choice)
@@ -330,12 +338,12 @@ class Verdict:
     @property
     def buildable(self) -> bool:
         """Nothing forbids it; a file that it needs may still have to be pinned."""
-        return not any(reason.severity == "error" for reason in (*self.offer, *self.rules))
+        return not any(reason.severity == "error" for reason in self.reasons)
 
     @property
     def complete(self) -> bool:
         """It can be built, and every file that it needs is pinned: a plan can be made."""
-        return not any(reason.blocks for reason in (*self.offer, *self.rules))
+        return not any(reason.blocks for reason in self.reasons)
 
     @property
     def obstacles(self) -> tuple[int, int]:
@@ -345,10 +353,10 @@ class Verdict:
     def reasons_with_nearest(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
         reasons = [*self.offer, *advise(self.stack, self.rules, self.options)]
-        # Where one error stays whatever is changed, doing away with another is of no use.
-        hopeless = any(reason.severity == "error" and not reason.nearest for reason in reasons)
-        if hopeless:
-            return [replace(reason, nearest=None) for reason in reasons]
+        for reason in reasons:
+            # Where one error stays whatever is changed, doing away with another is of no use.
+            if reason.severity == "error" and not reason.nearest:
+                return [replace(other_reason, nearest=None) for other_reason in reasons]
         return reasons
 
     def alternatives(self) -> list[str]:
@@ -391,6 +399,11 @@ class Verdict:
         else:
             hint = f"`farm matrix --platform {self.stack.platform}` lists what can be built for it"
         raise NotBuildableError("\n".join(lines), hint=hint)
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """Every reason, those of the channel first."""
+        return [*self.offer, *self.rules]
 
 
 def verdict_on(resolved: ResolvedRequest) -> Verdict:

@@ -1,5 +1,5 @@
-"""From what was asked for to a plan: `resolve` goes the whole way, `check_request` stops before the plan is
-made.
+"""From what was asked for to a plan: `resolve` goes the whole way, `check_request` stops before the
+plan is made.
 """
 
 from collections.abc import Mapping
@@ -55,8 +55,8 @@ def resolve(project: Path, request: BuildRequest) -> Plan:
 def check_request(
     project: Path, request: BuildRequest, fields: Mapping[str, Any] | None = None
 ) -> Verdict:
-    """The reasons against building what was asked for; `fields` are further fields of the stack, such as
-    a driver.
+    """The reasons against building what was asked for; `fields` are further fields of the stack,
+    such as a driver.
     """
     return best_channel(project, request, fields).verdict
 
@@ -167,7 +167,7 @@ def _cmake_variables(stack: Stack) -> dict[str, str]:
 
 
 def _requirements(resolved: ResolvedRequest, values: Mapping[str, str]) -> list[str]:
-    """The requirements of METADATA. Raises UsageError: one is no requirement."""
+    """The requirements of METADATA. Raises UsageError: one is not a valid requirement."""
     file = recipe_folder(resolved.pins.recipe) / "recipe.yaml"
     requirements = []
     for index, text in enumerate(resolved.recipe.requires):

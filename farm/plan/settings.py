@@ -27,6 +27,7 @@ _WEB = "the address of a folder, such as https://wheels.example.org"
 _MIRROR = "the address of a mirror as apt writes it, such as http://mirror.example.org/debian"
 
 JobKind = Literal["build", "smoke"]
+Positive = Annotated[float, Field(gt=0)]
 SlurmWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:=&|*+()\[\]-]{1,200}$")] | None
 
 
@@ -44,8 +45,8 @@ class Swarm(Model):
     exchange: str
     registry: str | None = None
     push: str | None = None
-    cpus: float | None = Field(default=None, gt=0)
-    memory_gb: float | None = Field(default=None, gt=0)
+    cpus: Positive | None = None
+    memory_gb: Positive | None = None
 
 
 class SlurmCard(Model):
@@ -72,9 +73,9 @@ class Slurm(SlurmCard):
         str, pattern(r"^/[A-Za-z0-9_.,+@/-]{1,200}$", "an absolute path, such as /scratch/me/farm")
     ]
     ssh: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@:-]{0,200}$")] | None = None
-    cpus: float | None = Field(default=None, gt=0)
-    memory_gb: float | None = Field(default=None, gt=0)
-    minutes: int | None = Field(default=None, gt=0)
+    cpus: Positive | None = None
+    memory_gb: Positive | None = None
+    minutes: Annotated[int, Field(gt=0)] | None = None
     jobs: int = Field(default=16, ge=1, le=1000)
     smoke: SlurmCard | None = None
 
@@ -82,7 +83,9 @@ class Slurm(SlurmCard):
 def _without_scheme(index: str) -> str:
     """A folder by its path; `file:///…` is another spelling of it."""
     folder = re.fullmatch(r"file://(?:localhost)?(/[^?#]+)", index)
-    return url2pathname(folder[1]) if folder else index
+    if folder is None:
+        return index
+    return url2pathname(folder[1])
 
 
 def _index(index: str) -> str:
@@ -165,14 +168,17 @@ class Settings(Model):
 
     def index_at(self, project: Path) -> str:
         """The index: a URL, or a folder of the project."""
-        return self.index if "://" in self.index else str(project / self.index)
+        if "://" in self.index:
+            return self.index
+        return str(project / self.index)
 
     def with_index(self, index: str) -> "Settings":
         """With the index of a command line (a path, file:// or s3://), and without the public
         address of the file's.
         """
         place = _without_scheme(index)
-        place = place if "://" in place else str(Path(place).absolute())
+        if "://" not in place:
+            place = str(Path(place).absolute())
         return self.model_copy(update={"index": place, "index_public_url": None})
 
     @property
@@ -205,7 +211,8 @@ class Card(Model):
         # A name that the catalogue does not know contradicts nothing.
         chips = gpus.variant_sms(gpus.find(self.name))
         if chips and self.sm not in chips:
-            details = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}
+            chips_text = " or ".join(sorted(chips))
+            details = {"name": self.name, "chips": chips_text, "sm": self.sm}
             raise PydanticCustomError("sm", "{name} is {chips}, not {sm}", details)
         return self
 
@@ -235,9 +242,9 @@ class Runner(Model):
     os_version: str | None = Field(
         default=None, max_length=60, description="as the engine reports it: 12, 10.0.20348"
     )
-    cpus: float | None = Field(default=None, gt=0)
-    memory_gb: float | None = Field(default=None, gt=0)
-    disk_gb: float | None = Field(default=None, gt=0)
+    cpus: Positive | None = None
+    memory_gb: Positive | None = None
+    disk_gb: Positive | None = None
     slots: int = Field(default=1, ge=1, le=64)
     cpu_levels: list[Cpu] = []
     gpus: list[Card] = []
@@ -291,7 +298,8 @@ class Github(Model):
     @model_validator(mode="after")
     def _token_stays_secret(self) -> Self:
         # Plain http only to this machine, where a stand-in for GitHub may run.
-        host = self.api_url.removeprefix("http://").split("/")[0].split(":")[0]
+        place = self.api_url.removeprefix("http://").split("/")[0]
+        host = place.split(":")[0]
         if self.api_url.startswith("http://") and host not in {"127.0.0.1", "localhost"}:
             raise PydanticCustomError(
                 "api_url", "the token would go over http in the clear: use https"
@@ -309,12 +317,16 @@ class Github(Model):
                 f"ci/runners.yaml: github.{job} has no labels for {kind}, which {variant} needs",
                 hint=f"add {kind}: [self-hosted, ...]; there are labels for: {', '.join(labels)}",
             )
-        device = "gpu" if variant.sms else variant.gpu
-        words = [
-            label.format(gpu=variant.gpu, cpu=variant.cpu, device=device) for label in labels[kind]
-        ]
-        # Two placeholders may stand for one word, such as `cpu`: GitHub gets it once.
-        return list(dict.fromkeys(words))
+        device = variant.gpu
+        if variant.sms:
+            device = "gpu"
+        words = []
+        for label in labels[kind]:
+            word = label.format(gpu=variant.gpu, cpu=variant.cpu, device=device)
+            # Two placeholders may stand for one word, such as `cpu`: GitHub gets it once.
+            if word not in words:
+                words.append(word)
+        return words
 
 
 MAX_RUNNERS = 1000  # each is asked, and compared with every build of the matrix

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from typing import NamedTuple
 
 from farm import catalog
 from farm.base.errors import NotBuildableError, UsageError
@@ -11,6 +13,8 @@ from farm.base.text import nearest
 PYTHONS = (*(f"py3{minor}" for minor in range(9, 15)), "py313t", "py314t")
 """Every Python that the farm builds for; `t`: free-threaded."""
 SPECIAL_GPUS = ("cpu", "mps")
+CardHint = tuple[str, list[str]]
+"""What to say of a card's name in place of a GPU, and the words of variants for it."""
 
 
 def gpu_words() -> tuple[str, ...]:
@@ -21,6 +25,11 @@ def gpu_words() -> tuple[str, ...]:
 
 def cpu_words() -> tuple[str, ...]:
     return tuple(catalog.cpu_levels())
+
+
+def dotted_python(word: str) -> str:
+    """`3.11` for `py311`, `3.14t` for the free-threaded `py314t`."""
+    return f"{word[2]}.{word[3:]}"
 
 
 @dataclass(frozen=True, order=True)
@@ -39,50 +48,26 @@ class Variant:
         builds.
         """
         parts = name.rsplit("-", 2)  # a card's name may hold dashes: A100-SXM4-40GB-avx2-py312
-        axes = (("GPU", gpu_words()), ("CPU", cpu_words()), ("Python", PYTHONS))
-        card = None if parts[0] in gpu_words() else _card(parts[0])
-        if len(parts) != len(axes) or ("-" in parts[0] and card is None):
-            detail, words = card or ("", [])
-            raise UsageError(
-                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>"
-                + (f"; {detail}" if detail else ""),
-                hint=f"an example: {(words or ['sm35'])[0]}-avx-py311",
-            )
+        card = None
+        if parts[0] not in gpu_words():
+            card = _card(parts[0])
+        if len(parts) != 3 or ("-" in parts[0] and card is None):
+            raise _no_variant_name(name, card)
+        gpu, cpu, python = parts
         # Only where the other words are right: else the name is wrong, not the Python.
-        if parts[0] in gpu_words() and parts[1] in cpu_words() and parts[2] not in PYTHONS:
-            _refuse_python(parts[2])
-        choices = list[list[str]]()
-        problems = list[str]()
-        for part, (axis, choices_known) in zip(parts, axes, strict=True):
-            if choices == [["mps"]]:
-                choices.append(["arm64"])  # the one CPU level beside Apple's GPUs
-            elif part in choices_known:
-                choices.append([part])
-            elif axis == "GPU" and card is not None:
-                problems.append(card[0])
-                choices.append(card[1])
-            else:
-                # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to
-                # sm86.
-                lower = part.lower()
-                exact = [lower] if lower in choices_known else _as_others_write(lower)
-                problems.append(f"{axis} {part!r} (known: {', '.join(choices_known)})")
-                choices.append(
-                    exact or _same_kind(lower, choices_known) or nearest(lower, choices_known)
-                )
+        if gpu in gpu_words() and cpu in cpu_words() and python not in PYTHONS:
+            _refuse_python(python)
+        readings = [_read_gpu(gpu, card)]
+        if readings[0].words == ["mps"]:
+            readings.append(_Reading(["arm64"]))  # the one CPU level beside Apple's GPUs
+        else:
+            readings.append(_read_word("CPU", cpu, cpu_words()))
+        readings.append(_read_word("Python", python, PYTHONS))
+        problems = [reading.problem for reading in readings if reading.problem]
         if problems:
-            suggestions = ", ".join(
-                [f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3]
-            )
-            if suggestions:
-                if card:
-                    hint = f"did you mean {suggestions}?"
-                else:
-                    hint = f"nearest: {suggestions}"
-            else:
-                hint = None
-            raise UsageError(f"unknown variant {name!r}: {'; '.join(problems)}", hint=hint)
-        return cls(*parts)
+            fault = f"unknown variant {name!r}: {'; '.join(problems)}"
+            raise UsageError(fault, hint=_suggestion(readings, known_card=card is not None))
+        return cls(gpu, cpu, python)
 
     def __str__(self) -> str:
         return f"{self.gpu}-{self.cpu}-{self.python}"
@@ -101,12 +86,12 @@ class Variant:
 
     @cached_property
     def sms(self) -> tuple[int, ...]:
-        return tuple(sm_number(name) for name in self.architectures)
+        return tuple(map(sm_number, self.architectures))
 
     @property
     def python_version(self) -> str:
         """`3.11` for `py311`, `3.14t` for the free-threaded `py314t`."""
-        return f"{self.python[2]}.{self.python[3:]}"
+        return dotted_python(self.python)
 
     @cached_property
     def machine(self) -> str:
@@ -120,45 +105,47 @@ def sm_number(name: str) -> int:
 
 def sm_word(word: str) -> str:
     """`sm35` for sm_35, compute_35, 3.5, 35 or SM 3.5, and for sm_35a, whose suffix is the
-    channel's arch list's.
+    channel's arch list's; empty for any other word.
     """
     match = re.fullmatch(r"(?:sm|compute|cc)?[ _]?([0-9]{1,2})[._]?([0-9])[af]?", word.lower())
-    return f"sm{match[1]}{match[2]}" if match else ""
+    if match is None:
+        return ""
+    return f"sm{match[1]}{match[2]}"
 
 
 def python_word(word: str) -> str:
-    """`py311` for 3.11, 311, cp311 or python3.11; `py313t` for 3.13t."""
+    """`py311` for 3.11, 311, cp311 or python3.11; `py313t` for 3.13t; empty for any other word."""
     match = re.fullmatch(r"(?:py|cp|python)?3[.]?([0-9]{1,2}t?)", word.lower())
-    return f"py3{match[1]}" if match else ""
+    if match is None:
+        return ""
+    return f"py3{match[1]}"
 
 
 def _refuse_python(word: str) -> None:
     """Raise a NotBuildableError for a Python that PyTorch is made for and that is not one of a
     variant.
     """
-    releases = [
-        name for name, release in catalog.torch_releases().items() if word in release.pythons.linux
-    ]
+    releases = []
+    for name, release in catalog.torch_releases().items():
+        if word in release.pythons.linux:
+            releases.append(name)
     if not releases:
         return
+    near = _same_kind(word, PYTHONS)
     if word.removesuffix("t") in PYTHONS:
         near = [word.removesuffix("t")]
-    else:
-        near = _same_kind(word, PYTHONS)
+    wheels = f"torch {releases[0]}"
     if len(releases) > 1:
-        wheels = f"torch {releases[0]} to {releases[-1]}"
-    else:
-        wheels = f"torch {releases[0]}"
+        wheels += f" to {releases[-1]}"
     raise NotBuildableError(
         f"the farm builds nothing for {word}: this Python is in no base image of the catalogue, "
         "nor pinned as a standalone one",
         hint=f"PyTorch's own wheels are made for it ({wheels}: farm why --official --gpu NAME "
-        f"--python {word}); "
-        f"nearest that the farm builds for: {' or '.join(near)}",
+        f"--python {word}); nearest that the farm builds for: {' or '.join(near)}",
     )
 
 
-def _card(word: str) -> tuple[str, list[str]] | None:
+def _card(word: str) -> CardHint | None:
     """The hint for a variant that names a card, and the words of its SMs; None: the word is no
     card's name.
     """
@@ -166,44 +153,46 @@ def _card(word: str) -> tuple[str, list[str]] | None:
 
     catalogue = gpus.gpus()
     sm = sm_word(word)
-    if old_chip := catalogue.too_old.get(sm):
+    if sm in catalogue.too_old:
+        old_chip = catalogue.too_old[sm]
         return f"GPU {word!r} ({old_chip.name}): {old_chip.why}", []
     if sm in gpu_words():
         return f"GPU {word!r}: variants write it {sm}", [sm]
     matches = gpus.find(word)
     if not matches:
-        company = gpus.maker(word)
-        if company is None:
-            return None
-        variants = "mps" if company == "Apple" else "cpu"
-        return (
-            f"GPU {word!r}: a card of {company} runs no CUDA; its variants are those of {variants}",
-            [variants],
-        )
+        return _card_of_others(word, gpus.maker(word))
     sms = sorted(gpus.variant_sms(matches), key=sm_number)
     words = [sm for sm in sms if sm in gpu_words()]
     names = " or ".join(dict.fromkeys(card.name for card in matches))
     if not words:
-        return (
-            (
-                f"GPU {word!r}: the card {names} is {' or '.join(sms)}: "
-                f"{catalogue.too_old[sms[-1]].why}"
-            ),
-            [],
-        )
+        why = catalogue.too_old[sms[-1]].why
+        return f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {why}", []
+    chips = f"is {sms[0]}"
     if len(sms) > 1:
         chips = f"was sold with several chips: {', '.join(sms)}"
-    else:
-        chips = f"is {sms[0]}"
     return f"GPU {word!r}: variants are named by SM, and the card {names} {chips}", words
+
+
+def _card_of_others(word: str, company: str | None) -> CardHint | None:
+    """The hint for a card that is none of NVIDIA's; None: no one is known to make it."""
+    if company is None:
+        return None
+    variants = "cpu"
+    if company == "Apple":
+        variants = "mps"
+    hint = f"a card of {company} runs no CUDA; its variants are those of {variants}"
+    return f"GPU {word!r}: {hint}", [variants]
 
 
 def _as_others_write(word: str) -> list[str]:
     """A Python as 3.11, cp311 or python3.11; the CPU levels of a machine, as `uname -m` and Windows
     name it.
     """
-    if python := python_word(word):
-        return [python] if python in PYTHONS else []
+    python = python_word(word)
+    if python in PYTHONS:
+        return [python]
+    if python:
+        return []
     machine = {"amd64": "x86_64", "x86-64": "x86_64"}.get(word, word)
     return [name for name, level in catalog.cpu_levels().items() if level.machine == machine]
 
@@ -217,9 +206,59 @@ def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:
         return []
     letters = match[1]
     number = int(match[2])
-    alike = [
-        (abs(int(k.removeprefix(letters)) - number), k)
-        for k in known
-        if re.fullmatch(letters + r"\d+", k)
-    ]
-    return [k for _, k in sorted(alike)[:3]]
+    alike = [word for word in known if re.fullmatch(letters + r"\d+", word)]
+    alike.sort(key=lambda word: (abs(int(word.removeprefix(letters)) - number), word))
+    return alike[:3]
+
+
+class _Reading(NamedTuple):
+    """A word of a variant's name: the words that it may stand for, and what is wrong with it."""
+
+    words: list[str]
+    problem: str = ""
+
+
+def _read_gpu(word: str, card: CardHint | None) -> _Reading:
+    """The GPU of a variant's name; `card`: what is known of the word as a card's name."""
+    if card is None:
+        return _read_word("GPU", word, gpu_words())
+    problem, words = card
+    return _Reading(words, problem)
+
+
+def _read_word(axis: str, word: str, words: tuple[str, ...]) -> _Reading:
+    """A word of a variant's name, of those that there are for an axis."""
+    if word in words:
+        return _Reading([word])
+    lower = word.lower()
+    meant = _as_others_write(lower)
+    if lower in words:
+        meant = [lower]
+    # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
+    meant = meant or _same_kind(lower, words) or nearest(lower, words)
+    return _Reading(meant, f"{axis} {word!r} (known: {', '.join(words)})")
+
+
+def _suggestion(readings: list[_Reading], *, known_card: bool) -> str | None:
+    """The first variants that a wrong name may mean; None: there are none."""
+    names = []
+    for words in product(*(reading.words for reading in readings)):
+        names.append("-".join(words))
+    if not names:
+        return None
+    names_text = ", ".join(names[:3])
+    if known_card:
+        return f"did you mean {names_text}?"
+    return f"nearest: {names_text}"
+
+
+def _no_variant_name(name: str, card: CardHint | None) -> UsageError:
+    """The error for a text that has not the form of a variant's name."""
+    fault = f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>"
+    example = "sm35"
+    if card:
+        detail, words = card
+        fault += f"; {detail}"
+        if words:
+            example = words[0]
+    return UsageError(fault, hint=f"an example: {example}-avx-py311")

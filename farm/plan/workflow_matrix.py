@@ -23,22 +23,30 @@ def workflow_matrix(
     channel's own default serves; else it is what `--cuda` must be given. `name` is unique in the
     whole matrix.
     """
-    jobs: dict[str, list[dict[str, Any]]] = {"build": [], "smoke": []}
+    build_jobs: list[dict[str, Any]] = []
+    smoke_jobs: list[dict[str, Any]] = []
     for build in builds:
-        default = matrix.channel(build.channel).cudas(build.package, build.variant, build.platform)[
-            0
-        ]
         entry = {
             "name": f"{build.channel} {build.alias}",
             "channel": build.channel,
             "package": build.package,
             "variant": str(build.variant),
             "platform": build.platform,
-            "cuda": "" if build.cuda in {None, default} else build.cuda,
+            "cuda": _cuda_to_give(matrix, build),
         }
-        jobs["build"].append({**entry, "runs_on": runs_on("build", build)})
-        jobs["smoke"].append({**entry, "runs_on": runs_on("smoke", build)})
-    return {
-        kind: [every[at : at + CHUNK] for at in range(0, len(every), CHUNK)]
-        for kind, every in jobs.items()
-    }
+        build_jobs.append({**entry, "runs_on": runs_on("build", build)})
+        smoke_jobs.append({**entry, "runs_on": runs_on("smoke", build)})
+    return {"build": _chunks(build_jobs), "smoke": _chunks(smoke_jobs)}
+
+
+def _cuda_to_give(matrix: Matrix, build: Build) -> str:
+    """What `--cuda` must be given for a build; empty where its channel's default serves."""
+    channel = matrix.channel(build.channel)
+    default = channel.cudas(build.package, build.variant, build.platform)[0]
+    if build.cuda is None or build.cuda == default:
+        return ""
+    return build.cuda
+
+
+def _chunks(jobs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    return [jobs[start : start + CHUNK] for start in range(0, len(jobs), CHUNK)]

@@ -69,14 +69,10 @@ class Facts(NamedTuple):
     def machine(self, spelling: str) -> str:
         """The farm's name of a machine; a spelling that is not known is returned in lower case."""
         word = spelling.lower()
-        return next(
-            (
-                name
-                for name, spellings in self.machines.items()
-                if word == name or word in spellings
-            ),
-            word,
-        )
+        for name, spellings in self.machines.items():
+            if word == name or word in spellings:
+                return name
+        return word
 
     def tag_of(self, machine: str) -> str:
         """How a wheel's platform tag spells a machine: `amd64` on Windows."""
@@ -165,29 +161,32 @@ def named(word: str) -> Facts | None:
     """The platform that `word` means: a name of ours, of Docker, of GitHub, of Python or of the
     kernel.
     """
-    return next((facts for facts in _TABLE if word.lower() in facts.aliases), None)
+    for platform in _TABLE:
+        if word.lower() in platform.aliases:
+            return platform
+    return None
 
 
 def of_tag(tag: str) -> Facts | None:
     """The platform of a wheel's platform tag; None for `any`."""
-    # Any machine: the farm need not build for it to know whose tag it is.
-    return next(
-        (facts for facts in _TABLE if re.fullmatch(facts.tag_pattern.format(machine=r"\w+"), tag)),
-        None,
-    )
+    for platform in _TABLE:
+        # Any machine: the farm need not build for it to know whose tag it is.
+        if re.fullmatch(platform.tag_pattern.format(machine=r"\w+"), tag):
+            return platform
+    return None
 
 
 def unread(tags: Iterable[str]) -> str | None:
     """Why nothing is known of the libraries of a wheel with these tags; None: they are read."""
-    tag_platforms = [of_tag(tag.rpartition("-")[2]) for tag in tags]
-    if (
-        tag_platforms
-        and tag_platforms[0]
-        and all(tag_platform is tag_platforms[0] for tag_platform in tag_platforms)
-        and tag_platforms[0].libraries == "Mach-O"
-    ):
-        return f"libraries for {tag_platforms[0].title} are not read"
-    return None
+    title = None
+    for tag in tags:
+        platform = of_tag(tag.rpartition("-")[2])
+        if platform is None or platform.libraries != "Mach-O":
+            return None
+        title = platform.title
+    if title is None:
+        return None
+    return f"libraries for {title} are not read"
 
 
 def split_platform(word: str) -> tuple[Facts, str]:

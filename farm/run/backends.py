@@ -295,7 +295,7 @@ def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
         title = facts(plan.platform).title
         ways.append(f"run the same on a {title} machine with --on host")
         raise NoRunnerError(
-            f"the {name} engine runs no {plan.platform} jobs, and {plan.variant} is one",
+            f"the {name} engine cannot run {plan.platform} jobs, and {plan.variant} needs one",
             hint="; or ".join(ways),
         )
     kind.check(workspace)

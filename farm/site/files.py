@@ -226,7 +226,11 @@ def _standings(index_wheels: Iterable[Wheel]) -> dict[str, Standing]:
             continue
         tests = []
         for smoke in wheel.tests:
-            test = Test(where=smoke.where, date=smoke.date, outcome=smoke.outcome)
+            test = Test(
+                where=smoke.where,
+                date=smoke.date,
+                outcome=smoke.outcome,
+            )
             tests.append(test)
         standings[wheel.filename] = Standing(
             state=STATES[wheel.state],

@@ -106,8 +106,12 @@ def index_page(data: Mapping[str, Any], overview: Overview, root: str) -> str:
     )
 
 
-def _group_rows(overview: Overview) -> list[tuple[str, str, int, list[str]]]:
-    """Each group with what its name means, its wheels and its projects."""
+GroupRow = tuple[str, str, int, list[str]]
+"""A group, what its name means, how many wheels it has, and its projects."""
+
+
+def _group_rows(overview: Overview) -> list[GroupRow]:
+    """The rows of the table of groups."""
     wheels: Counter[str] = Counter()
     projects: dict[str, list[str]] = {}
     for project in overview.projects:

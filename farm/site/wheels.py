@@ -133,7 +133,8 @@ class Wheel:
         groups' names.
         """
         if self.report and self.report.sass is not None:
-            return tuple(int(sm.rstrip("af")) for sm in self.report.sass)
+            names = [sm.rstrip("af") for sm in self.report.sass]
+            return tuple(map(int, names))
         sms = set[int]()
         for group in self.groups:
             gpu = group.partition("-")[0]
@@ -243,6 +244,7 @@ def _wheel(
 ) -> Wheel:
     """A wheel by its entry in pages and by the provenance in its record."""
     _, version, _, _ = parse_wheel_filename(file.filename)
+    without = str(provenance.get("without") or "")
     return Wheel(
         filename=file.filename,
         project=project,
@@ -253,7 +255,7 @@ def _wheel(
         uploaded=file.upload_time or "",
         channel=file.channel,
         report=_report(provenance.get("report")),
-        without=plain(str(provenance.get("without") or ""), MAX_TEXT),
+        without=plain(without, MAX_TEXT),
         withdrawn=withdrawn(file),
     )
 

@@ -25,6 +25,10 @@ from farm.platforms.facts import facts
 MAX_CHANGES = 3
 NEWEST_GCC = 15
 MAX_ROUNDS = 8
+Change = tuple[str, Any]
+"""A field of the stack and another value for it."""
+Names = tuple[str, ...]
+"""Fields of the stack, the order says which counts more."""
 
 
 def _by_distance(known: list[str], current: str) -> list[str]:
@@ -60,10 +64,15 @@ def _drivers(stack: Stack) -> list[str]:
             if branch:
                 drivers.add(str(branch))
     near = number(str(stack.driver))[0]
-    return sorted(drivers, key=lambda text: (abs(number(text)[0] - near), number(text)))
+
+    def distance(driver: str) -> tuple[int, tuple[int, ...]]:
+        version = number(driver)
+        return abs(version[0] - near), version
+
+    return sorted(drivers, key=distance)
 
 
-def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
+def _options(stack: Stack, field: str) -> Iterator[Change]:
     """Fields of the stack with other values, to get another `field`, closest first."""
     words_chosen = dict(stack.words)
     if field in _CHANGES:
@@ -77,7 +86,7 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
             yield field, value
 
 
-def _other_pythons(stack: Stack) -> Iterator[tuple[str, Any]]:
+def _other_pythons(stack: Stack) -> Iterator[Change]:
     variant = stack.variant
     near = PYTHONS.index(variant.python)
     closest = sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near))
@@ -88,7 +97,7 @@ def _other_pythons(stack: Stack) -> Iterator[tuple[str, Any]]:
         yield "variant", replace(variant, python=python)
 
 
-def _other_cpus(stack: Stack) -> Iterator[tuple[str, Any]]:
+def _other_cpus(stack: Stack) -> Iterator[Change]:
     variant = stack.variant
     # Levels of the same machine: another machine is another wheel, not a smaller demand.
     alike = _levels_of(variant.machine)
@@ -102,39 +111,39 @@ def _levels_of(machine: str) -> list[str]:
     return [name for name, level in levels.items() if level.machine == machine]
 
 
-def _cpus_of_arm(stack: Stack) -> Iterator[tuple[str, Any]]:
+def _cpus_of_arm(stack: Stack) -> Iterator[Change]:
     if "aarch64" in facts(stack.platform).built_on:
         for cpu in _levels_of("aarch64"):
             yield "variant", replace(stack.variant, cpu=cpu)
 
 
-def _card_as_gpu(stack: Stack) -> Iterator[tuple[str, Any]]:
+def _card_as_gpu(stack: Stack) -> Iterator[Change]:
     gpu = f"sm{stack.gpu}"
     if gpu in catalog.architectures().architectures:
         yield "variant", replace(stack.variant, gpu=gpu)
 
 
-def _other_arch_lists(stack: Stack) -> Iterator[tuple[str, Any]]:
+def _other_arch_lists(stack: Stack) -> Iterator[Change]:
     if stack.arch_list is not None:
         # First without PTX, which is the smaller change; then the list that the cards need.
         yield "arch_list", arch_list(stack).replace("+PTX", "")
         yield "arch_list", spell(targets(stack))
 
 
-def _without_ptx(_stack: Stack) -> Iterator[tuple[str, Any]]:
+def _without_ptx(_stack: Stack) -> Iterator[Change]:
     yield "ptx", False
 
 
-def _nvidias_toolkit(_stack: Stack) -> Iterator[tuple[str, Any]]:
+def _nvidias_toolkit(_stack: Stack) -> Iterator[Change]:
     yield "toolkit", "nvidia"
 
 
-def _fewer_switches(stack: Stack) -> Iterator[tuple[str, Any]]:
+def _fewer_switches(stack: Stack) -> Iterator[Change]:
     for name in sorted(stack.switches):
         yield "switches", stack.switches - {name}
 
 
-_CHANGES: dict[str, Callable[[Stack], Iterator[tuple[str, Any]]]] = {
+_CHANGES: dict[str, Callable[[Stack], Iterator[Change]]] = {
     "python": _other_pythons,
     "cpu": _other_cpus,
     "cpu_of_arm": _cpus_of_arm,
@@ -183,7 +192,7 @@ def nearest(
     reason: Reason,
     before: list[Reason],
     only: Collection[str] | None = None,
-    keep: tuple[str, ...] = (),
+    keep: Names = (),
 ) -> Stack | None:
     """The nearest stack without the reason and without new errors; None: there is none within three
     changes.
@@ -196,7 +205,7 @@ def nearest(
     level = [(stack, reason.change)]
     for _ in range(MAX_CHANGES if reason.blocks else 1):
         best: tuple[tuple[int, ...], Stack] | None = None
-        next_level: list[tuple[Stack, tuple[str, ...]]] = []
+        next_level: list[tuple[Stack, Names]] = []
         for field, changed in search.changes(level, only):
             after = search.reasons_after(changed)
             if after is None:
@@ -224,9 +233,7 @@ def nearest(
 class _Search:
     """A search for the nearest stack without a reason, and what it has tried."""
 
-    def __init__(
-        self, stack: Stack, reason: Reason, before: list[Reason], keep: tuple[str, ...]
-    ) -> None:
+    def __init__(self, stack: Stack, reason: Reason, before: list[Reason], keep: Names) -> None:
         self.stack = stack
         self.reason = reason
         self.keep = keep
@@ -236,7 +243,7 @@ class _Search:
         """Fields and stacks: what was of no use by the change of a field is of none later."""
 
     def changes(
-        self, level: list[tuple[Stack, tuple[str, ...]]], only: Collection[str] | None
+        self, level: list[tuple[Stack, Names]], only: Collection[str] | None
     ) -> Iterator[tuple[str, Stack]]:
         """The stacks that one more change makes, each once, with the field that was changed."""
         for start, change in level:
@@ -316,12 +323,12 @@ def difference(stack: Stack, other: Stack) -> str:
     return ", ".join(questions)
 
 
-def advise(stack: Stack, found: list[Reason], keep: tuple[str, ...] = ()) -> list[Reason]:
+def advise(stack: Stack, found: list[Reason], keep: Names = ()) -> list[Reason]:
     """The reasons with the nearest that would do away with each; `keep` as for `nearest`."""
     return [_advised(stack, reason, found, keep) for reason in found]
 
 
-def _advised(stack: Stack, reason: Reason, before: list[Reason], keep: tuple[str, ...]) -> Reason:
+def _advised(stack: Stack, reason: Reason, before: list[Reason], keep: Names) -> Reason:
     if not reason.change:
         return reason
     solved = nearest(stack, reason, before, keep=keep)
@@ -330,9 +337,7 @@ def _advised(stack: Stack, reason: Reason, before: list[Reason], keep: tuple[str
     return replace(reason, nearest=difference(stack, solved) or None)
 
 
-def _better(
-    stack: Stack, only: Collection[str] | None, keep: tuple[str, ...]
-) -> tuple[Stack, list[Reason]]:
+def _better(stack: Stack, only: Collection[str] | None, keep: Names) -> tuple[Stack, list[Reason]]:
     """The stack after doing away with one error after the other, and the errors that are left."""
     errors: list[Reason] = []
     for _ in range(MAX_ROUNDS):
@@ -350,7 +355,7 @@ def _without_an_error(
     errors: list[Reason],
     before: list[Reason],
     only: Collection[str] | None,
-    keep: tuple[str, ...],
+    keep: Names,
 ) -> Stack | None:
     """The nearest stack without the first error that can be done away with.
 
@@ -364,7 +369,7 @@ def _without_an_error(
     return None
 
 
-def solve(stack: Stack, keep: tuple[str, ...] = ()) -> Stack | None:
+def solve(stack: Stack, keep: Names = ()) -> Stack | None:
     """The nearest stack without any error; None: none was found."""
     solved, errors = _better(stack, None, keep)
     if errors:

@@ -186,8 +186,9 @@ class _DriverRange:
 
     @property
     def text(self) -> str:
-        end = f", up to branch {self.last}" if self.last else ""
-        return f"{self.first} or newer{end}"
+        if self.last is None:
+            return f"{self.first} or newer"
+        return f"{self.first} or newer, up to branch {self.last}"
 
     @property
     def empty(self) -> bool:

@@ -1,4 +1,4 @@
-"""PyTorch's own wheels for the CPU alone: the newest that a machine can run, and why not newer ones.
+"""PyTorch's own wheels for the CPU alone: the newest that a machine can run, and why no newer.
 
 The page's `answers.js` has the same rules over `facts`.
 """

@@ -83,17 +83,26 @@ def pythons() -> list[str]:
 
 def source(wheel: Wheel) -> str:
     """Where a wheel's facts are from."""
-    place = (wheel.platform, wheel.cuda, wheel.index)
-    row = next(row for row in rows(wheel.torch) if (row.platform, row.cuda, row.index) == place)
+    row = _row(wheel)
     text = catalog.official().sources[row.source]
     if row.file:
         return f"{text} ({row.file})"
     return text
 
 
+def _row(wheel: Wheel) -> OfficialWheel:
+    """The row of the catalogue that a wheel was read from."""
+    for row in rows(wheel.torch):
+        if row.platform != wheel.platform:
+            continue
+        if row.cuda == wheel.cuda and row.index == wheel.index:
+            return row
+    raise KeyError(wheel)
+
+
 def _wheel(torch: str, row: OfficialWheel, cuda: str) -> Wheel:
     system = row.platform.split("-")[0]
-    needed = catalog.cuda_majors()[cuda.split(".", maxsplit=1)[0]].driver(system)
+    needed = catalog.lowest_driver(cuda, system)
     full, _ = catalog.full_driver(cuda, system)
     pythons = row.pythons
     if pythons is None:

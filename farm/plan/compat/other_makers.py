@@ -3,26 +3,26 @@
 from functools import cache
 from typing import Any
 
-from pydantic import Field
-
 from farm import catalog
 from farm.base.yamlfile import Model, load
 from farm.catalog import FOLDER, number
-from farm.catalog.models import VERSION
+from farm.catalog.models import Commit, Version
 from farm.plan.compat.answer import Question
 from farm.plan.compat.official_wheels import has_code
 from farm.plan.compat.stack import reaches
 
 
 class Maker(Model):
-    """One kind of build by someone else (`makers.yaml`). `install` may hold `{arch}`, the SM of the
-    card; `commit` is that of the recipes at which the row was read, None where it was no repository.
+    """One kind of build by someone else (`makers.yaml`).
+
+    `install` may hold `{arch}`, the SM of the card; `commit` is that of the recipes at which the
+    row was read, None where it was no repository.
     """
 
     maker: str
-    torch: str = Field(pattern=VERSION)
-    since: str = Field(pattern=VERSION)
-    cuda: str = Field(pattern=VERSION)
+    torch: Version
+    since: Version
+    cuda: Version
     platforms: list[str]
     sm: list[int]
     ptx: list[int]
@@ -32,7 +32,7 @@ class Maker(Model):
     has: str
     lacks: str
     source: str
-    commit: str | None = Field(pattern=r"^[0-9a-f]{40}$")
+    commit: Commit | None
     unconfirmed: str
 
 
@@ -105,7 +105,7 @@ def _is_asked_for(row: Maker, question: Question) -> bool:
 def _a_driver_runs_it(row: Maker, question: Question) -> bool:
     """True if a driver for the cards runs a build, and the driver of the question does."""
     system = question.platform.split("-")[0]
-    needed = catalog.cuda_majors()[row.cuda.split(".")[0]].driver(system) or "0"
+    needed = catalog.lowest_driver(row.cuda, system) or "0"
     architectures = catalog.architectures().architectures
     for sm in question.sms:
         card = architectures.get(f"sm{sm}")

@@ -129,10 +129,11 @@ def parse_gcc(text: str) -> int:
 def effects(stack: Stack) -> dict[str, Word]:
     """The effect of each option of `words.yaml`: of its word, else of the platform."""
     words_chosen = dict(stack.words)
-    return {
-        name: by_word.get(words_chosen.get(name, stack.platform), Word())
-        for name, by_word in catalog.words().items()
-    }
+    words = {}
+    for name, by_word in catalog.words().items():
+        word = words_chosen.get(name, stack.platform)
+        words[name] = by_word.get(word, Word())
+    return words
 
 
 def reaches(driver: str, floor: str) -> bool:
@@ -147,28 +148,33 @@ def reaches(driver: str, floor: str) -> bool:
 def sm_name(sm: int) -> str:
     """`sm35 (Kepler, Tesla K40)`."""
     card = catalog.architectures().architectures.get(f"sm{sm}")
-    return f"sm{sm} ({card.name}, {card.example})" if card else f"sm{sm}"
+    if card is None:
+        return f"sm{sm}"
+    return f"sm{sm} ({card.name}, {card.example})"
 
 
 def targets(stack: Stack) -> list[int]:
     """The SMs that must run the wheel, lowest first: the variant's, or the card's that was asked
     about.
     """
-    return sorted(stack.variant.sms if stack.gpu is None else {stack.gpu})
+    if stack.gpu is not None:
+        return [stack.gpu]
+    return sorted(stack.variant.sms)
 
 
 def compiled(stack: Stack) -> list[int]:
     """The SMs that must be compiled for: the variant's, and a card's that no entry of the arch list
     runs on.
     """
-    arch_entries = entries(stack)
+    sms = set(stack.variant.sms)
     # A card that was asked about needs code of its own only where nothing on the list serves it.
-    extra = [
-        sm
-        for sm in targets(stack)
-        if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in arch_entries)
-    ]
-    return sorted({*stack.variant.sms, *extra})
+    sms.update(sm for sm in targets(stack) if not has_code(stack, sm))
+    return sorted(sms)
+
+
+def has_code(stack: Stack, sm: int) -> bool:
+    """True if the arch list makes code that runs on a card, or PTX that its driver compiles."""
+    return any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in entries(stack))
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ def arch_list(stack: Stack) -> str:
 
 def words(text: str) -> list[str]:
     """The entries of an arch list as they are written."""
-    return [word for word in re.split(r"[;\s]+", text) if word]
+    return list(filter(None, re.split(r"[;\s]+", text)))
 
 
 @cache
@@ -221,21 +227,18 @@ def names_of(torch: str | None) -> dict[str, list[str]]:
     for name, by_release in catalog.arch_list_grammar().names.items():
         # The last that counts: releases are in ascending order, and a name may mean more in a later
         # one.
-        usable = [
-            values
-            for since, values in by_release.items()
-            if torch is None or number(since) <= number(torch)
-        ]
-        if usable:
-            usable_names[name] = usable[-1]
+        for since, values in by_release.items():
+            if torch is None or number(since) <= number(torch):
+                usable_names[name] = values
     return usable_names
 
 
 def entries(stack: Stack) -> list[Entry]:
     """The entries of the arch list that can be read; the rule on its grammar reports the others."""
-    return list(
-        _entries(arch_list(stack), stack.torch if stack.torch in catalog.torch_releases() else None)
-    )
+    torch = stack.torch
+    if torch not in catalog.torch_releases():
+        torch = None
+    return list(_entries(arch_list(stack), torch))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -40,8 +40,8 @@ class Linux(Platform):
     def packages(self, recipe: Recipe, stack: Stack) -> list[str]:
         base = catalog.debian_releases().get(stack.base or "")
         if base is not None and base.borrowed_gcc is not None:
-            own = base.borrowed_gcc.beside
-            return [f"gcc-{own}", f"g++-{own}", "patchelf", *recipe.apt]
+            version = base.borrowed_gcc.beside
+            return [f"gcc-{version}", f"g++-{version}", "patchelf", *recipe.apt]
         return [*_gcc(recipe, stack), *recipe.apt]
 
     def opens(self, recipe: Recipe, stack: Stack) -> list[str]:

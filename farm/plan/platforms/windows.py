@@ -221,16 +221,17 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     """Files of both the image and a host's build: scripts, and lists of files to fetch."""
     files = _scripts(templates, SCRIPTS)
     files["text.py"] = templates.module(cleaning)  # logged.py imports it
-    files["requirements.txt"] = "".join(
-        _requirement(wheel.name, wheel.version, wheel.sha256) for wheel in windows.wheels
-    )
+    lines = []
+    for pin in windows.wheels:
+        lines.append(_requirement(pin.name, pin.version, pin.sha256))
+    files["requirements.txt"] = "".join(lines)
     files["tools.json"] = _indented([tool.model_dump() for tool in windows.tools])
     toolkit = plan.toolkit
     if toolkit and toolkit.wheels:
         files |= _scripts(templates, TOOLKIT_SCRIPTS)
         lines = []
         for wheel in toolkit.wheels:
-            version = str(wheel.file).split("-")[1]
+            version = catalog.version_in(str(wheel.file))
             lines.append(_requirement(str(wheel.package), version, str(wheel.sha256)))
         files["toolkit.txt"] = "".join(lines)
     if toolkit and toolkit.archives:
@@ -258,8 +259,11 @@ def _toolkit_folders(toolkit: ToolkitPlan | None) -> list[str]:
     if toolkit is None or not toolkit.wheels:
         return []
     layout = catalog.wheel_toolkits()[toolkit.cuda]
-    folders = (layout.folder_in(str(wheel.package)) for wheel in toolkit.wheels)
-    return [folder.replace("/", "\\") for folder in dict.fromkeys(folders)]
+    folders = []
+    for wheel in toolkit.wheels:
+        folder = layout.folder_in(str(wheel.package))
+        folders.append(folder.replace("/", "\\"))
+    return list(dict.fromkeys(folders))
 
 
 def _digest(text: str) -> str:
@@ -298,9 +302,15 @@ def _values(plan: Plan, windows: WindowsPlan, files: Files) -> dict[str, Any]:
 
 def _hosts() -> list[dict[str, Any]]:
     """The builds of Windows that a container runs on, the newest first, each with its images."""
-    hosts = catalog.windows().hosts
-    builds = sorted(map(int, hosts), reverse=True)
-    return [{"build": build, "tags": hosts[str(build)].tags} for build in builds]
+    hosts = []
+    for build in _builds_of_hosts():
+        hosts.append({"build": build, "tags": catalog.windows().hosts[str(build)].tags})
+    return hosts
+
+
+def _builds_of_hosts() -> list[int]:
+    """The builds of Windows that a container runs on, the newest first."""
+    return sorted(map(int, catalog.windows().hosts), reverse=True)
 
 
 FOLLOW = "/farm/scripts/follow_cmd.py"
@@ -477,18 +487,18 @@ class Windows(Platform):
 
     def container_bases(self, _plan: Plan, host_version: str) -> tuple[str, ...]:
         # Process isolation: the image's build must fit the host's, as image.cmd says.
-        build = _build_number(host_version)
+        host_build = _build_number(host_version)
         hosts = catalog.windows().hosts
-        able = [number for number in map(int, hosts) if number <= build]
-        if not able:
-            oldest = min(hosts, key=int)
-            raise NoRunnerError(
-                f"Windows {host_version} cannot build in a container: {oldest} "
-                f"({hosts[oldest].name}) is the oldest that can",
-                hint="submit on that machine itself, with --on host",
-            )
         cores = catalog.windows().servercore
-        return tuple(cores[tag].image for tag in hosts[str(max(able))].tags)
+        for build in _builds_of_hosts():
+            if build <= host_build:
+                return tuple(cores[tag].image for tag in hosts[str(build)].tags)
+        oldest = min(hosts, key=int)
+        raise NoRunnerError(
+            f"Windows {host_version} cannot build in a container: {oldest} "
+            f"({hosts[oldest].name}) is the oldest that can",
+            hint="submit on that machine itself, with --on host",
+        )
 
     def host_root(self, _artifacts: Path) -> Path:
         return Path("C:/")

@@ -117,7 +117,9 @@ def _has_code_for(library: Library, gpu: int | None) -> bool:
     if gpu is None:
         return False
     sass, ptx = _architectures(library)
-    return any(runs_on(gpu, arch) for arch in sass) or any(number(arch) <= gpu for arch in ptx)
+    if any(runs_on(gpu, arch) for arch in sass):
+        return True
+    return bool(ptx) and min(map(number, ptx)) <= gpu
 
 
 def _code_of(library: Library) -> str:

@@ -19,7 +19,10 @@ def undefined_symbol(files: Files, match: re.Match[str]) -> Cause:
         where = table.source(symbol)
         if where is not None:
             takers.append(f"{path} takes it{where}")
-    givers = [path for path, table in symbols.items() if symbol in table.exports]
+    givers = []
+    for path, table in symbols.items():
+        if symbol in table.exports:
+            givers.append(path)
     if givers:
         cause = (
             f"{symbol} is given by {', '.join(givers[:3])}, but another copy of that library "
@@ -131,7 +134,8 @@ def _older_system(name: str, file: str) -> tuple[str, str]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+    parts = filter(str.isdigit, version.split("."))
+    return tuple(map(int, parts))
 
 
 def named_file(files: Files, match: re.Match[str]) -> Cause:

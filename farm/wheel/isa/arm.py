@@ -68,6 +68,10 @@ def _words_of(data: Buffer, start: int, end: int) -> "array[int]":
     return block
 
 
+Features = tuple[str, ...]
+"""CPU features, sorted."""
+
+
 class Words:
     """Judges words of code against a level, each kind once; classes of the base architecture are
     not decoded at all.
@@ -79,19 +83,18 @@ class Words:
         self.decoder = capstone.Cs(capstone.CS_ARCH_AARCH64, capstone.CS_MODE_LITTLE_ENDIAN)
         self.decoder.detail = True
         self.allowed = frozenset(allowed_features(level, arm_table()))
-        self.kinds: dict[int, tuple[str, ...]] = {}
+        self.kinds: dict[int, Features] = {}
 
-    def judge(self, words: set[int]) -> dict[int, tuple[str, ...]]:
+    def judge(self, words: set[int]) -> dict[int, Features]:
         """The words beyond the level with the features that they need; with none where they are no
         instruction.
         """
-        verdicts: dict[int, tuple[str, ...]] = {}
+        verdicts: dict[int, Features] = {}
         for word in words:
             if _is_base(word):
                 continue
-            if word >> 25 & 0xF == 0b1010 or word >> 25 & 0xF == 0b1011:
-                kind = word
-            else:
+            kind = word
+            if word >> 25 & 0xF not in (0b1010, 0b1011):
                 kind = word & ~_OPERANDS
             features = self.kinds.get(kind)
             if features is None:
@@ -104,12 +107,18 @@ class Words:
                 verdicts[word] = features
         return verdicts
 
-    def _decode(self, word: int) -> tuple[str, ...] | None:
-        for instruction in self.decoder.disasm(word.to_bytes(WORD, "little"), 0, 1):
-            # Groups below 128 say what an instruction does (jump, call); those above, what it
-            # needs.
-            needs = {instruction.group_name(group) for group in instruction.groups if group >= 128}
-            return tuple(sorted(name.removeprefix("Has") for name in needs - self.allowed))
+    def _decode(self, word: int) -> Features | None:
+        """The features beyond the level that a word needs; None where it is no instruction."""
+        code = word.to_bytes(WORD, "little")
+        for instruction in self.decoder.disasm(code, 0, 1):
+            needs = set()
+            for group in instruction.groups:
+                # Groups below 128 say what an instruction does (jump, call); those above, what it
+                # needs.
+                if group >= 128:
+                    needs.add(instruction.group_name(group))
+            names = [name.removeprefix("Has") for name in needs - self.allowed]
+            return tuple(sorted(names))
         return None
 
 

@@ -37,8 +37,20 @@ class _Kinds(NamedTuple):
 
 
 _KINDS = {
-    "x86_64": _Kinds(absolute=1, glob_dat=6, jump_slot=7, relative=8, indirect=37),
-    "aarch64": _Kinds(absolute=257, glob_dat=1025, jump_slot=1026, relative=1027, indirect=1032),
+    "x86_64": _Kinds(
+        absolute=1,
+        glob_dat=6,
+        jump_slot=7,
+        relative=8,
+        indirect=37,
+    ),
+    "aarch64": _Kinds(
+        absolute=257,
+        glob_dat=1025,
+        jump_slot=1026,
+        relative=1027,
+        indirect=1032,
+    ),
 }
 _RELOCATION = struct.Struct("<QQq")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -56,8 +68,10 @@ class ElfImage(Image):
 
     def __init__(self, data: Buffer, elf: Elf) -> None:
         code = []
-        for part, start, end in section_ranges(data, filter(_is_code, elf.sections)):
-            code.append((part.address, part.address + end - start, start))
+        code_sections = filter(_is_code, elf.sections)
+        for section, start, end in section_ranges(data, code_sections):
+            last = section.address + end - start
+            code.append((section.address, last, start))
         super().__init__(data, code)
         self.kinds = _KINDS[elf.machine]
         self.sections = elf.sections
@@ -78,9 +92,11 @@ class ElfImage(Image):
         # Those of packed relocations are in the file as they are.
         self.packed = bool(self._of_kind(_SHT_RELR))
 
-        for section, start, end in section_ranges(data, self._of_kind(_SHT_RELA)):
+        relocations = self._of_kind(_SHT_RELA)
+        for section, start, end in section_ranges(data, relocations):
             self._relocations(section, start, end)
-        for section, start, end in section_ranges(data, self._of_kind(_SHT_DYNSYM)):
+        symbols = self._of_kind(_SHT_DYNSYM)
+        for section, start, end in section_ranges(data, symbols):
             self._exports(section, start, end)
         self._sort_relocated()
 
@@ -101,7 +117,10 @@ class ElfImage(Image):
 
     def starts(self) -> list[int]:
         """Addresses that the loader calls when it loads the library, and at exit, each once."""
-        addresses = [value for tag, value in self.dynamic if tag in (_DT_INIT, _DT_FINI)]
+        addresses = []
+        for tag, value in self.dynamic:
+            if tag in (_DT_INIT, _DT_FINI):
+                addresses.append(value)
         addresses += sorted(self.resolvers)
         for section in self.arrays:
             addresses += self._functions_of_array(section)
@@ -129,14 +148,16 @@ class ElfImage(Image):
 
     def pointer(self, slot: int) -> int | None:
         index = bisect_left(self.relocated, slot)
-        if index < len(self.relocated) and self.relocated[index] == slot:
+        count = len(self.relocated)
+        if index < count and self.relocated[index] == slot:
             return self.values[index]
         # DT_RELR lists places alone; the pointer itself is in the file there.
         if not self.packed or slot % 8:
             return None
         for segment in self.segments:
             if not segment.is_code and _has_word(segment, slot):
-                return self._stored_at(segment.offset + slot - segment.address) or None
+                offset = segment.offset + slot - segment.address
+                return self._stored_at(offset) or None
         return None
 
     def _relocations(self, section: Section, start: int, end: int) -> None:
@@ -144,11 +165,14 @@ class ElfImage(Image):
         count = (end - start) // _RELOCATION.size
         if count > _MAX_RELOCATIONS:
             raise damaged(f"{count} relocations; more than {_MAX_RELOCATIONS} are refused")
-        arrays = [(part.address, part.address + part.size) for part in self.arrays]
+        arrays = []
+        for part in self.arrays:
+            arrays.append((part.address, part.address + part.size))
         symbols = self._symbols(section)
         absolute = self.kinds.absolute
         relative = self.kinds.relative
-        view = memoryview(self.data)[start : start + count * _RELOCATION.size]
+        stop = start + count * _RELOCATION.size
+        view = memoryview(self.data)[start:stop]
         try:
             # Large libraries have a million of them, most of them relative.
             for slot, info, addend in _RELOCATION.iter_unpack(view):
@@ -179,11 +203,12 @@ class ElfImage(Image):
         symbols: Section | None,
     ) -> None:
         """Note the resolver of a function, or the slot for the address of one."""
+        of_slots = (self.kinds.glob_dat, self.kinds.jump_slot)
         if kind == self.kinds.indirect:
             # The addend is the address of a resolver, which the loader calls to learn the
             # function's address.
             self.resolvers.add(addend)
-        elif kind in (self.kinds.glob_dat, self.kinds.jump_slot) and symbols is not None:
+        elif kind in of_slots and symbols is not None:
             target, name = self._defined(symbols, symbol)
             if target:
                 self.slots[slot] = target
@@ -199,7 +224,8 @@ class ElfImage(Image):
         if count > _MAX_SYMBOLS:
             raise damaged(f"more than {_MAX_SYMBOLS} exported symbols are refused")
         names = self._names_of(section)
-        view = memoryview(self.data)[start : start + count * _SYMBOL.size]
+        stop = start + count * _SYMBOL.size
+        view = memoryview(self.data)[start:stop]
         try:
             for name, info, _, place, address, _ in _SYMBOL.iter_unpack(view):
                 if not place:
@@ -207,7 +233,7 @@ class ElfImage(Image):
                 at = names + name
                 if info & 15 == _STT_GNU_IFUNC:
                     self.resolvers.add(address)
-                elif bytes(self.data[at : at + 8]).startswith(ENTRY_NAMES):
+                elif self.data[at : at + 8].startswith(ENTRY_NAMES):
                     self.entries.append(address)
                 if len(self.resolvers) > MAX_STARTS or len(self.entries) > MAX_STARTS:
                     raise damaged(f"more than {MAX_STARTS} resolvers or entry points")
@@ -215,7 +241,9 @@ class ElfImage(Image):
             view.release()
 
     def name(self, slot: int) -> str:
-        return symbol_name(self.data, self.elsewhere.get(slot, len(self.data)))
+        nowhere = len(self.data)
+        name_at = self.elsewhere.get(slot, nowhere)
+        return symbol_name(self.data, name_at)
 
     def word(self, address: int) -> int | None:
         for segment in self.segments:
@@ -242,11 +270,14 @@ class ElfImage(Image):
         """
         distance = index * _SYMBOL.size
         at = table.offset + distance
-        if distance + _SYMBOL.size > table.size or at + _SYMBOL.size > len(self.data):
+        is_in_table = distance + _SYMBOL.size <= table.size
+        if not is_in_table or at + _SYMBOL.size > len(self.data):
             raise damaged("a relocation names a symbol beyond the table")
         name, _, _, section, address, _ = _SYMBOL.unpack_from(self.data, at)
-        name_at = min(self._names_of(table) + name, len(self.data))
-        return int(address) if section else 0, name_at
+        name_at = self._names_of(table) + name
+        if not section:
+            address = 0
+        return int(address), min(name_at, len(self.data))
 
 
 def _is_code(section: Section) -> bool:

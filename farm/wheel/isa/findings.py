@@ -89,11 +89,12 @@ class Finds:
     def result(self, data: Buffer, functions: Functions) -> IsaResult:
         """The findings, with places named by their functions."""
         beyond = []
-        for feature in sorted(self.counts):
+        for feature, count in sorted(self.counts.items()):
             places = []
             for address in self.places[feature]:
-                places.append(place_of(data, functions, address))
-            beyond.append(Beyond(feature, self.counts[feature], tuple(places)))
+                place = place_of(data, functions, address)
+                places.append(place)
+            beyond.append(Beyond(feature, count, tuple(places)))
         return IsaResult(tuple(beyond), self.undecodable)
 
 

@@ -42,11 +42,15 @@ def module_slots(addresses: Iterable[int], image: "Image") -> list[int]:
     return list(functions)
 
 
+Code = list[tuple[int, int, int]]
+"""(first address, address behind, file offset) of what is code."""
+
+
 class Image:
     """A library as it is in memory.
 
     Attributes:
-        code: (first address, address behind, file offset) of what is code.
+        code: What is code.
         slots: Pointers (by address) that lead to functions of its own.
         elsewhere: Slots of other libraries' functions, or of nothing (__gmon_start__).
         may_call_what_is_taken: A function whose address is taken may run. Not of DLLs, where the
@@ -55,7 +59,7 @@ class Image:
 
     may_call_what_is_taken = True
 
-    def __init__(self, data: Buffer, code: list[tuple[int, int, int]]) -> None:
+    def __init__(self, data: Buffer, code: Code) -> None:
         self.data = data
         self.code = code
         self.slots: dict[int, int] = {}

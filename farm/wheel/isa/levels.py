@@ -42,7 +42,8 @@ def is_within(level: str, other: str) -> bool:
     tables = (table()["levels"], arm_table())
     for levels in tables:
         if level in levels and other in levels:
-            return set(allowed_features(level, levels)) <= set(allowed_features(other, levels))
+            features = set(allowed_features(level, levels))
+            return features.issubset(allowed_features(other, levels))
     return False
 
 

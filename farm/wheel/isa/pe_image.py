@@ -84,13 +84,17 @@ class DllImage(Image):
 
     def entries(self) -> list[int]:
         """The exported functions that an interpreter calls on import."""
-        return self.named(lambda name: bytes(self.data[name : name + 8]).startswith(ENTRY_NAMES))
+        return self.named(self._is_entry_name)
+
+    def _is_entry_name(self, name: int) -> bool:
+        return self.data[name : name + 8].startswith(ENTRY_NAMES)
 
     def named(self, fits: Callable[[int], bool]) -> list[int]:
         """The exported functions whose names fit; a name is given by its place in the file."""
         exports = self.exports()
+        pairs = zip(exports.addresses, exports.names, strict=True)
         addresses = []
-        for address, name in zip(exports.addresses, exports.names, strict=True):
+        for address, name in pairs:
             if fits(name):
                 addresses.append(address)
         return addresses
@@ -103,7 +107,8 @@ class DllImage(Image):
             at, end = self.pe.place(address - self.base)
         except VerificationFailedError:
             return None
-        return int.from_bytes(self.data[at : min(at + 8, end)], "little")
+        stop = min(at + 8, end)
+        return int.from_bytes(self.data[at:stop], "little")
 
     def pointer(self, slot: int) -> int | None:
         return self.word(slot) or None
@@ -125,7 +130,8 @@ class DllImage(Image):
         if at + size > end:
             raise damaged_dll("its table of functions reaches beyond the section")
         reached = 0
-        rows = _FUNCTION.iter_unpack(self.data[at : at + count * _FUNCTION.size])
+        stop_of_table = at + count * _FUNCTION.size
+        rows = _FUNCTION.iter_unpack(self.data[at:stop_of_table])
         for low, high, _ in sorted(rows):
             place = self.offset(self.base + low)
             if place is None or high <= low:
@@ -174,7 +180,8 @@ class DllImage(Image):
 
     def _numbers(self, address: int, layout: str, count: int) -> tuple[int, ...]:
         packed = struct.Struct(f"<{count}{layout}")
-        return packed.unpack(self.pe.bytes_at(self.data, address, packed.size))
+        content = self.pe.bytes_at(self.data, address, packed.size)
+        return packed.unpack(content)
 
     def _callbacks(self) -> list[int]:
         """TLS callbacks: pointers up to a zero."""
@@ -183,7 +190,9 @@ class DllImage(Image):
             return []
         # AddressOfCallBacks is the fourth word of IMAGE_TLS_DIRECTORY64, an absolute address.
         (callbacks,) = self._numbers(table + 24, "Q", 1)
-        return self._list(callbacks)[:_MAX_CALLBACKS] if callbacks else []
+        if not callbacks:
+            return []
+        return self._list(callbacks)[:_MAX_CALLBACKS]
 
     def _list(self, address: int) -> list[int]:
         """Pointers to code from an address to the first word that is none."""
@@ -205,8 +214,9 @@ class DllImage(Image):
         except VerificationFailedError:
             return []
         size = min(high - low, 8 * MAX_INITIALISERS, end - at)
+        stop = at + size - size % 8
         pointers = []
-        for (word,) in struct.iter_unpack("<Q", self.data[at : at + size - size % 8]):
+        for (word,) in struct.iter_unpack("<Q", self.data[at:stop]):
             if not word:
                 continue
             if self.offset(word) is None:

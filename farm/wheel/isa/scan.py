@@ -90,7 +90,8 @@ def scan_starts(data: Buffer, file: Elf | Pe, level: str) -> InitScan:
     calls_that_ask = _ASKS.intersection(map(image.name, walk.outside))
     walk.finds.settle(aside=walk.asks or bool(calls_that_ask))
     walk.walk_deeper()
-    return walk.result(function_symbols(data, file), {*starts, *entries, *slots})
+    functions = function_symbols(data, file)
+    return walk.result(functions, {*starts, *entries, *slots})
 
 
 def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
@@ -123,14 +124,16 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
         walk.enter(entries, slots)
         sweep.settle(aside=walk.asks)
         walk.walk_deeper()
-    return walk.result(image.exports(), {*starts, *entries, *slots})
+    functions = image.exports()
+    return walk.result(functions, {*starts, *entries, *slots})
 
 
 def _left_out(data: Buffer, functions: Functions, chosen: Chosen) -> Iterator[int]:
     """The addresses of the chosen functions."""
     is_chosen = _matcher(chosen.functions)
     is_of_archive = _matcher(chosen.archives)
-    for is_cxx, group in groupby(_named(data, functions), key=_is_cxx):
+    symbols = _named(data, functions)
+    for is_cxx, group in groupby(symbols, key=_is_cxx):
         stretch = list(group)
         is_archive = not is_cxx and any(is_of_archive(name) for _, name in stretch)
         for address, name in stretch:
@@ -140,7 +143,8 @@ def _left_out(data: Buffer, functions: Functions, chosen: Chosen) -> Iterator[in
 
 def _named(data: Buffer, functions: Functions) -> Iterator[tuple[int, str]]:
     """The functions by address, each with its name."""
-    for address, name_at in zip(functions.addresses, functions.names, strict=True):
+    pairs = zip(functions.addresses, functions.names, strict=True)
+    for address, name_at in pairs:
         yield address, symbol_name(data, name_at)
 
 

@@ -102,10 +102,11 @@ class CodeWalker:
 
         Of several `PyInit_` the name of the file decides which one runs.
         """
+        functions = [*entries, *slots]
         if len(entries) > 1:
-            self.below |= dict.fromkeys([*entries, *slots])
+            self.below |= dict.fromkeys(functions)
         else:
-            self.descend([*entries, *slots])
+            self.descend(functions)
 
     def walk_deeper(self) -> None:
         """Follow what may run below, as long as that may decide whether all is within the level."""
@@ -114,7 +115,9 @@ class CodeWalker:
         finds.aside = True
         waiting = list(self.below)
         followed = set(waiting)
-        while waiting and not self.open_ends and not finds.beside and self.instructions < limit:
+        while waiting and self.instructions < limit:
+            if self.open_ends or finds.beside:
+                break
             self.below.clear()
             called = self.follow([waiting.pop()])
             for address in (*called, *self.below):
@@ -127,9 +130,16 @@ class CodeWalker:
         """The result, once all is decoded; `functions` name the places."""
         result = self.finds.result(self.data, functions)
         calls = frozenset(map(self.image.name, self.outside))
-        calls_back = any(map(_CALLS_BACK.match, calls))
-        open_ends = self.open_ends + calls_back
-        return InitScan(result, len(starts), self.instructions, open_ends, calls)
+        open_ends = self.open_ends
+        if any(map(_CALLS_BACK.match, calls)):
+            open_ends += 1
+        return InitScan(
+            result=result,
+            starts=len(starts),
+            instructions=self.instructions,
+            open_ends=open_ends,
+            calls=calls,
+        )
 
     def addresses_in(self, starts: list[int]) -> list[int]:
         """The addresses that the code from `starts` loads relative to itself, in order."""

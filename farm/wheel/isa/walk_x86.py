@@ -198,7 +198,8 @@ class Walk(CodeWalker):
         if place is None:
             return False
         offset, _ = place
-        decoder = self.sweep.decoder(64, self.data[offset : offset + distance], ip=at)
+        code = self.data[offset : offset + distance]
+        decoder = self.sweep.decoder(64, code, ip=at)
         for between in islice(decoder, 1, None):
             if between.flow_control == self.flow.CONDITIONAL_BRANCH:
                 continue

@@ -46,8 +46,8 @@ def sweep_x86(
         # Decoding starts again at each function, so that data between two of them spoil at most the
         # rest of one.
         within = islice(addresses, first, last)
-        borders = chain([section.address], within, [section.address + end - start])
         shift = start - section.address
+        borders = chain([section.address], within, [end - shift])
         for low, high in pairwise(borders):
             if low not in left_out:
                 sweep.piece(data, low + shift, high + shift, low)
@@ -67,7 +67,8 @@ class Sweep(Finds):
         self.features = _names(iced_x86.CpuidFeature)
         self.level = level
         levels = table()
-        self.allowed = {*levels["harmless"], *allowed_features(level, levels["levels"])}
+        self.allowed = set(levels["harmless"])
+        self.allowed.update(allowed_features(level, levels["levels"]))
         self.allowed_instructions = frozenset(levels["harmless_instructions"])
         self.cut = iced_x86.DecoderError.NO_MORE_BYTES
         self.harmless: set[int] = set()

@@ -25,6 +25,7 @@ NEW = """
         packages=lambda value: ["lld"] if value else [],
     ),
     Option("linker", "the linker", choices=("default", "mold"), default="default"),
+    Option("split_debug", "debug symbols in files of their own", kind=bool, default=False),
 )
 
 OPTIONS: Mapping"""
@@ -130,6 +131,8 @@ def test_a_new_option_is_a_key_of_a_channel_in_the_schema_and_in_the_docs(extend
         made = extended_farm("--out", str(extended / name), module=module)
         assert made.returncode == 0, made.stderr
         assert "lto" in (extended / name).read_text(encoding="utf-8")
+    page = (extended / "options.md").read_text(encoding="utf-8")
+    assert "| `--split-debug` | `--no-split-debug` for false |" in page
 
 
 def test_the_page_of_the_docs_is_the_table():

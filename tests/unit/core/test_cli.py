@@ -113,10 +113,10 @@ def test_unknown_names_are_refused(farm):
         ("status --limit 0", "argument --limit: '0': a number from 1"),
         ("status --limit -3", "argument --limit: '-3': a number from 1"),
         ("--rebuild x", "invalid int value: 'x'"),
-        ("--package canary --torch 2.0.1", "--torch means nothing to recipe canary"),
+        ("--package canary --torch 2.0.1", "--torch does not apply to recipe canary"),
         (
             "plan --variant cpu-avx-py311 --cuda 11.4",
-            "--cuda means nothing to variant cpu-avx-py311",
+            "--cuda does not apply to variant cpu-avx-py311",
         ),
         ("--without ncll", "next: did you mean 'nccl'?"),
         ("--without foo,nccl --without=bar", "foo, bar (from --without): recipe torch-de"),

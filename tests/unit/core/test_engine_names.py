@@ -10,7 +10,7 @@ from farm.run.backends import ENGINES
 from tools import engine_table
 
 ROOT = Path(__file__).parents[3]
-OTHERS = ("form",)
+OTHERS = ("form", "args.format")
 """A format of `farm matrix`: no engine of `--on`."""
 
 

@@ -34,6 +34,12 @@ def test_plan_says_nothing_of_upstream_where_its_wheel_does_not_do(capsys, words
     assert "PyTorch's own wheel of" not in capsys.readouterr().out
 
 
+def test_an_option_from_the_environment_counts_as_one_of_the_command_line(capsys, monkeypatch):
+    monkeypatch.setenv("FARM_BLAS", "openblas")
+    assert main(["plan", "--variant", "sm61-avx2-py311"]) == 0
+    assert "PyTorch's own wheel of" not in capsys.readouterr().out
+
+
 def test_submit_of_a_needless_build_asks_first(capsys):
     assert main(["submit", "--variant", "sm61-avx2-py311"]) == 2
     output, errors = capsys.readouterr()

@@ -457,9 +457,7 @@ def test_a_circle_of_needs_is_named_before_anything_is_built(own, needed, first,
         edit(own, (f"[hello, {name}]", "[hello]"), file="ci/matrix.yaml")
     for name, other in needed.items():
         edit(own, file=f"recipes/{name}/recipe.yaml", more=f"needs: [{other}]\n")
-    with pytest.raises(
-        UsageError, match=rf"{first}/recipe\.yaml:\d+: needs: a circle.*: {circle}$"
-    ):
+    with pytest.raises(UsageError, match=rf"{first}/recipe\.yaml:\d+: needs: a cycle.*: {circle}$"):
         plan_of(own)
 
 

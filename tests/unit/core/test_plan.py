@@ -21,7 +21,7 @@ from farm.plan.file import MAX_PLAN_BYTES, Plan
 from farm.plan.options import Choice, from_environment
 from farm.plan.recipe import names
 from farm.plan.render import render
-from farm.plan.request import BuildRequest
+from farm.plan.request import BuildRequest, changed
 from farm.plan.resolve import check_request, resolve
 from farm.plan.variant import PYTHONS, Variant, cpu_words, gpu_words
 from tests.plans import plan_of
@@ -168,6 +168,15 @@ def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
     assert (without.options["cuda"], without.options["ptx"], without.toolkit) == (None, False, None)
     assert {without.origins[name] for name in ("cuda", "toolkit", "cudnn", "ptx")} == {
         "variant cpu-avx-py311"
+    }
+
+
+def test_a_request_takes_the_options_that_a_refusal_names():
+    request = changed(select("sm35-avx-py311"), "--cuda-libraries vendor --no-ptx --cuda 11.8")
+    assert request.options == {
+        "cuda_libraries": Choice("vendor", "--cuda-libraries"),
+        "ptx": Choice(False, "--no-ptx"),
+        "cuda": Choice("11.8", "--cuda"),
     }
 
 

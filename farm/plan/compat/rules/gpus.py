@@ -12,6 +12,7 @@ from farm.plan.compat.stack import (
     arch_list,
     compiled,
     entries,
+    has_code,
     reaches,
     sm_name,
     spell,
@@ -86,7 +87,9 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
 def _cards(stack: Stack) -> Iterator[tuple[int, Architecture]]:
     """The cards that must run the wheel, those that the catalogue knows."""
     architectures = catalog.architectures().architectures
-    return ((sm, architectures[f"sm{sm}"]) for sm in targets(stack) if f"sm{sm}" in architectures)
+    for sm in targets(stack):
+        if f"sm{sm}" in architectures:
+            yield sm, architectures[f"sm{sm}"]
 
 
 def driver_knows_gpu(stack: Stack) -> Iterator[Reason]:
@@ -141,7 +144,7 @@ def a_driver_runs_both(stack: Stack) -> Iterator[Reason]:
         return
     major = stack.cuda.split(".")[0]
     # Minor-version compatibility: the first driver of a CUDA major runs all of its minor versions.
-    floor = catalog.cuda_majors()[major].driver(stack.platform)
+    floor = catalog.lowest_driver(stack.cuda, stack.platform)
     for sm, card in _cards(stack):
         if floor and card.last_driver and not reaches(str(card.last_driver), floor):
             yield because(
@@ -161,7 +164,7 @@ def driver_runs_cuda(stack: Stack) -> Iterator[Reason]:
         return
     source = catalog.cuda_majors_source()
     major = stack.cuda.split(".")[0]
-    floor = catalog.cuda_majors()[major].driver(stack.platform)
+    floor = catalog.lowest_driver(stack.cuda, stack.platform)
     full, doubt = catalog.full_driver(stack.cuda, stack.platform)
     if floor is not None and not reaches(stack.driver, floor):
         yield because(
@@ -189,8 +192,10 @@ def _jit_driver(stack: Stack) -> str | None:
     """
     if stack.driver is not None:
         return stack.driver
-    last_drivers = [card.last_driver for _, card in _cards(stack)]
-    branches = [branch for branch in last_drivers if branch is not None]
+    branches = []
+    for _, card in _cards(stack):
+        if card.last_driver is not None:
+            branches.append(card.last_driver)
     # Only where every card of the variant has a last driver: a newer card can have a newer one.
     if branches and len(branches) == len(targets(stack)):
         return str(max(branches))
@@ -201,8 +206,7 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     """PTX in the arch list can be compiled by the driver of the cards."""
     toolkit = catalog.toolkits().get(stack.cuda or "")
     driver = _jit_driver(stack)
-    arch_entries = entries(stack)
-    has_ptx = any(entry.ptx for entry in arch_entries)
+    has_ptx = any(entry.ptx for entry in entries(stack))
     if toolkit is None or stack.cuda is None or driver is None or not has_ptx:
         return
     # Compiling PTX needs the driver of that very CUDA: minor-version compatibility does not cover
@@ -211,25 +215,33 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     if full is None or reaches(driver, full):
         return
     # Cards that have SASS in the list run that; for the others the PTX is all that there is.
-    without_sass = [
-        sm for sm in targets(stack) if not any(entry.runs_on(sm) for entry in arch_entries)
-    ]
+    sm = _first_without_sass(stack)
     effect = "only the SASS of the list runs, the PTX is dead weight"
+    if sm is not None:
+        effect = f"{sm_name(sm)} gets nothing to run"
     reason = because(
         "ptx-driver",
         f"driver {driver} cannot compile the PTX of {arch_list(stack)!r} from CUDA {stack.cuda}: "
-        + (f"{sm_name(without_sass[0])} gets nothing to run" if without_sass else effect),
+        f"{effect}",
         f"PTX of CUDA {toolkit.release} needs driver {full} or newer (else error 222)",
         Ground(catalog.cuda_majors_source(), doubt),
         severity="warning",
         change=("ptx", "arch_list", "cuda", "driver"),
     )
-    if without_sass:
+    if sm is not None:
         yield reason.with_severity("error")
     elif stack.arch_list is None:  # no one wrote the PTX: it comes with the channel
         yield reason.with_severity("note")
     else:
         yield reason
+
+
+def _first_without_sass(stack: Stack) -> int | None:
+    """The first card that no SASS of the arch list runs on."""
+    for sm in targets(stack):
+        if not any(entry.runs_on(sm) for entry in entries(stack)):
+            return sm
+    return None
 
 
 def wheel_has_code(stack: Stack) -> Iterator[Reason]:
@@ -238,10 +250,15 @@ def wheel_has_code(stack: Stack) -> Iterator[Reason]:
     """
     if stack.cuda is None or (stack.arch_list is None and stack.gpu is None):
         return
+    change = "arch_list"
+    if stack.arch_list is None:
+        change = "gpu_of_variant"
     for sm in targets(stack):
-        if any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in entries(stack)):
+        if has_code(stack, sm):
             continue
-        name = f"{stack.gpu_name} (sm_{sm})" if stack.gpu_name else sm_name(sm)
+        name = sm_name(sm)
+        if stack.gpu_name:
+            name = f"{stack.gpu_name} (sm_{sm})"
         yield because(
             "arch-list-gpu",
             f"an arch list of {arch_list(stack)!r} makes no code that {name} can run: it needs "
@@ -249,7 +266,7 @@ def wheel_has_code(stack: Stack) -> Iterator[Reason]:
             "SASS runs on the same major version and no lower minor one; PTX is compiled for any "
             "higher one",
             "CUDA C++ Programming Guide, binary and PTX compatibility",
-            change=("arch_list",) if stack.arch_list is not None else ("gpu_of_variant",),
+            change=(change,),
         )
 
 

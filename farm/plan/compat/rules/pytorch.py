@@ -294,10 +294,7 @@ def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
     # refuses.
     grammar = catalog.arch_list_grammar()
     names = names_of(stack.torch)
-    # The newest grammar that is not newer than the release.
-    pattern = [
-        text for since, text in grammar.numbers.items() if number(since) <= number(stack.torch)
-    ][-1]
+    pattern = _number_pattern(stack.torch)
     for word in words(arch_list(stack)):
         plain = word.removesuffix("+PTX")
         if plain in grammar.depends_on:
@@ -318,6 +315,17 @@ def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
                 grammar.source,
                 change=("torch", "arch_list"),
             )
+
+
+def _number_pattern(torch: str) -> str:
+    """How numbers are written in the arch list of a release: the newest grammar that is not newer
+    than the release.
+    """
+    pattern = ""
+    for since, text in catalog.arch_list_grammar().numbers.items():
+        if number(since) <= number(torch):
+            pattern = text
+    return pattern
 
 
 def torch_makes_of_cpu(stack: Stack) -> Iterator[Reason]:

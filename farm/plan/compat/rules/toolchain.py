@@ -2,10 +2,10 @@
 Python.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from farm import catalog
-from farm.catalog import redist
+from farm.catalog import number, redist
 from farm.catalog.models import DebianRelease, PinnedWheel
 from farm.plan.compat.compilers import compiler, host_gcc, msc_ver, toolset
 from farm.plan.compat.reason import Reason, because, ground
@@ -166,60 +166,88 @@ def _provided(stack: Stack) -> tuple[list[str], str] | None:
     """What the toolkit provider of a stack has, and the source of that; None: another rule says
     that it has no such CUDA.
     """
-    toolkit = catalog.toolkits().get(stack.cuda or "")
-    if toolkit is None or stack.cuda is None:
+    if stack.cuda not in catalog.toolkits():
         return None
-    if stack.toolkit == "debian" and (base := _base(stack)):
-        components = list(base.components)
-        if stack.cudnn and base.cudnn and catalog.cudnn_wheel(stack.cudnn, toolkit.release):
-            components.append(f"cuDNN {stack.cudnn}")
-        return components, base.source
-    if stack.toolkit == "wheels" and (wheels := catalog.wheel_toolkits().get(stack.cuda)):
-        components = list(wheels.components)
-        for release, files in wheels.cudnn.items():
-            if platform_of(stack) in files:
-                components.append(f"cuDNN {release}")
-        return components, "farm/catalog/toolkit_wheels.yaml"
-    platform = redist_platform(stack)
-    is_pinned = toolkit.release in redist.versions("cuda")
-    if stack.toolkit == "nvidia" and platform and is_pinned:
-        provider = catalog.nvidia_provider()
-        # A component is there only where every archive that makes it up is.
-        archives = set(redist.components("cuda", toolkit.release, platform))
-        parts_of = provider.parts(stack.cuda, platform)
-        components = [name for name, parts in parts_of.items() if archives.issuperset(parts)]
-        return components, provider.source
+    if stack.toolkit == "debian":
+        return _provided_by_debian(stack, stack.cuda)
+    if stack.toolkit == "wheels":
+        return _provided_by_wheels(stack, stack.cuda)
+    if stack.toolkit == "nvidia":
+        return _provided_by_archives(stack, stack.cuda)
     return None
+
+
+def _provided_by_debian(stack: Stack, cuda: str) -> tuple[list[str], str] | None:
+    base = _base(stack)
+    if base is None:
+        return None
+    components = list(base.components)
+    release = catalog.toolkits()[cuda].release
+    if stack.cudnn and base.cudnn and catalog.cudnn_wheel(stack.cudnn, release):
+        components.append(f"cuDNN {stack.cudnn}")
+    return components, base.source
+
+
+def _provided_by_wheels(stack: Stack, cuda: str) -> tuple[list[str], str] | None:
+    wheels = catalog.wheel_toolkits().get(cuda)
+    if wheels is None:
+        return None
+    components = list(wheels.components)
+    for release, files in wheels.cudnn.items():
+        if platform_of(stack) in files:
+            components.append(f"cuDNN {release}")
+    return components, "farm/catalog/toolkit_wheels.yaml"
+
+
+def _provided_by_archives(stack: Stack, cuda: str) -> tuple[list[str], str] | None:
+    platform = redist_platform(stack)
+    release = catalog.toolkits()[cuda].release
+    if platform is None or release not in redist.versions("cuda"):
+        return None
+    provider = catalog.nvidia_provider()
+    archives = set(redist.components("cuda", release, platform))
+    components = []
+    for name, parts in provider.parts(cuda, platform).items():
+        # A component is there only where every archive that makes it up is.
+        if archives.issuperset(parts):
+            components.append(name)
+    return components, provider.source
 
 
 def toolkit_is_pinned(stack: Stack) -> Iterator[Reason]:
     """The farm has the archives of this CUDA and a file of this cuDNN, each with its sha256."""
-    toolkit = catalog.toolkits().get(stack.cuda or "")
     platform = redist_platform(stack)
-    if toolkit is None or stack.cuda is None or platform is None:
+    if stack.toolkit != "nvidia" or not stack.components or platform is None:
         return
-    if stack.toolkit != "nvidia" or not stack.components:
+    if stack.cuda not in catalog.toolkits():
         return
-    if toolkit.release not in redist.versions("cuda"):
+    release = catalog.toolkits()[stack.cuda].release
+    if release not in redist.versions("cuda"):
         yield because(
             "toolkit-unpinned",
-            f"no archive of CUDA {toolkit.release} is pinned here, so a build cannot fetch it",
+            f"no archive of CUDA {release} is pinned here, so a build cannot fetch it",
             f"archives are pinned of CUDA {', '.join(redist.versions('cuda'))}",
             "farm/catalog/redist; add it from NVIDIA's redistrib manifest with "
             "tools/import_redist.py",
             severity="unpinned",
             change=("cuda",),
         )
+    yield from _cudnn_has_a_file(stack, stack.cuda, platform)
+
+
+def _cudnn_has_a_file(stack: Stack, cuda: str, platform: redist.Platform) -> Iterator[Reason]:
+    """The farm has a file of the cuDNN, where that is one for this CUDA."""
     release = catalog.cudnn_releases().get(stack.cudnn or "")
-    fits = release is not None and int(stack.cuda.partition(".")[0]) in release.cuda_majors
-    if stack.cudnn and fits and not cudnn_is_pinned(stack.cudnn, stack.cuda, platform):
-        pinned = []
-        for name in catalog.cudnn_releases():
-            if cudnn_is_pinned(name, stack.cuda, platform):
-                pinned.append(name)
+    if stack.cudnn is None or release is None or number(cuda)[0] not in release.cuda_majors:
+        return
+    pinned = []
+    for name in catalog.cudnn_releases():
+        if cudnn_is_pinned(name, cuda, platform):
+            pinned.append(name)
+    if not cudnn_is_pinned(stack.cudnn, cuda, platform):
         yield because(
             "cudnn-unpinned",
-            f"no file of cuDNN {stack.cudnn} for CUDA {stack.cuda} is pinned here, so a build "
+            f"no file of cuDNN {stack.cudnn} for CUDA {cuda} is pinned here, so a build "
             "cannot fetch it",
             f"files are pinned of cuDNN {', '.join(pinned) or 'none'}",
             "farm/catalog/redist and cudnn.yaml; add it with tools/import_redist.py or "
@@ -235,7 +263,7 @@ def cudnn_is_pinned(cudnn: str, cuda: str, platform: redist.Platform) -> bool:
     """
     if platform == "linux-x86_64" and catalog.cudnn_wheel(cudnn, cuda):
         return True
-    major = int(cuda.partition(".")[0])
+    major = number(cuda)[0]
     return redist.has_archive("cudnn", cudnn, platform, "cudnn", cuda_major=major)
 
 
@@ -377,14 +405,10 @@ def _standalone_python_has_wheels(
     stack: Stack, base: DebianRelease, packages: tuple[str, ...]
 ) -> Iterator[Reason]:
     python = stack.variant.python
-    missing = [name for name in packages if standalone_wheel(stack, name) is None]
+    missing = _not_pinned(stack, packages, python)
     if not missing:
         return
-    able = [
-        candidate
-        for candidate in PYTHONS
-        if all(standalone_wheel(stack, name, candidate) for name in missing)
-    ]
+    able = [name for name in PYTHONS if not _not_pinned(stack, missing, name)]
     # Refreshing pins what the index has for each of these: what is missing for one, it does not
     # have.
     why = f"{base.suite} has {base.python}: a standalone {python} needs wheels"
@@ -401,12 +425,19 @@ def _standalone_python_has_wheels(
     )
 
 
+def _not_pinned(stack: Stack, packages: Iterable[str], python: str) -> list[str]:
+    """The packages of which no wheel is pinned for a standalone Python."""
+    return [name for name in packages if standalone_wheel(stack, name, python) is None]
+
+
 def standalone_wheel(stack: Stack, package: str, python: str = "") -> PinnedWheel | None:
     """The wheel of a package that a build with a standalone Python imports, or another Python;
     None: none is pinned.
     """
+    major = None
     release = catalog.torch_releases().get(stack.torch or "")
-    major = release.numpy_major_max if release and package == "numpy" else None
+    if release and package == "numpy":
+        major = release.numpy_major_max
     return catalog.standalone_wheel(
         package, python or stack.variant.python, stack.variant.machine, major
     )
