@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -59,20 +59,16 @@ def supervise(folder: Path) -> None:
     # With the time of its start: another process may have the same number later.
     _write(folder / "pid", {"pid": os.getpid(), "start": started(os.getpid())})
     limit_cpus(job["cpus"])
-    cause: Cause | None = None
     with (folder / "log").open("ab", buffering=0) as log:
         streams: dict[str, Any] = {
             "stdin": subprocess.DEVNULL,
             "stdout": log,
             "stderr": subprocess.STDOUT,
         }
-        environment = job["environment"]
-        memory = job["memory"]
-        handle = job["environment"][processes.MARK]
         try:
             process = processes.start(
                 job["command"],
-                environment=environment,
+                environment=job["environment"],
                 folder=job["root"],
                 chroot=job["chroot"],
                 **streams,
@@ -80,25 +76,12 @@ def supervise(folder: Path) -> None:
         except (OSError, subprocess.SubprocessError) as error:
             _write_end(folder, EXIT_CODES[Cause.NOT_STARTED], Cause.NOT_STARTED, str(error))
             return
-        looked = begun = time.monotonic()
-        while process.poll() is None and cause is None:
-            if end_wanted():
-                cause = Cause.CANCELLED
-            elif time.monotonic() > begun + job["timeout_s"]:
-                cause = Cause.TIME_LIMIT
-            elif time.monotonic() - looked > LOOK_S:
-                looked = time.monotonic()
-                if processes.memory_of_job(handle) > memory:
-                    cause = Cause.OUT_OF_MEMORY
-            time.sleep(POLL_S)
-        # It may have ended between two looks: what is left of the tree can still be over the limit.
-        if cause is None and process.poll() and processes.memory_of_job(handle) > memory:
-            cause = Cause.OUT_OF_MEMORY
+        cause = _watch(process, job, end_wanted)
         # What takes all memory gets no time to end by itself.
         grace_s = 0.0
         if cause in (Cause.CANCELLED, Cause.TIME_LIMIT):
             grace_s = GRACE_S
-        code = processes.end(process, handle, grace_s)
+        code = processes.end(process, job["environment"][processes.MARK], grace_s)
     if code < 0:  # Popen gives -N for a command that signal N ended, a shell 128 + N
         code = 128 - code
     if cause is not None:
@@ -107,8 +90,30 @@ def supervise(folder: Path) -> None:
     if cause is Cause.TIME_LIMIT:
         detail = f"{job['timeout_s']} s"
     elif cause is Cause.OUT_OF_MEMORY:
-        detail = f"{memory} bytes"
+        detail = f"{job['memory']} bytes"
     _write_end(folder, code, cause, detail)
+
+
+def _watch(
+    process: subprocess.Popen[bytes], job: Mapping[str, Any], end_wanted: Callable[[], bool]
+) -> Cause | None:
+    """Wait until the command of a job has ended, or must be ended, and why; None: by itself."""
+    handle = job["environment"][processes.MARK]
+    looked = begun = time.monotonic()
+    while process.poll() is None:
+        if end_wanted():
+            return Cause.CANCELLED
+        if time.monotonic() > begun + job["timeout_s"]:
+            return Cause.TIME_LIMIT
+        if time.monotonic() - looked > LOOK_S:
+            looked = time.monotonic()
+            if processes.memory_of_job(handle) > job["memory"]:
+                return Cause.OUT_OF_MEMORY
+        time.sleep(POLL_S)
+    # It may have ended between two looks: what is left of the tree can still be over the limit.
+    if process.returncode and processes.memory_of_job(handle) > job["memory"]:
+        return Cause.OUT_OF_MEMORY
+    return None
 
 
 def _write_end(folder: Path, code: int, cause: Cause | None, detail: str | None) -> None:

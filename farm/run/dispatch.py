@@ -300,8 +300,7 @@ class Dispatcher:
         self._look_at.discard(run_id)
 
     def _admit(self, on: str, now: float) -> None:
-        mine = [entry for entry in self._entries.values() if entry.on == on]
-        waiting = [entry for entry in mine if not entry.active and now >= entry.not_before]
+        waiting = self._waiting(on, now)
         if not waiting:
             return
         try:
@@ -313,13 +312,12 @@ class Dispatcher:
         workers = self._resting_marked(workers, now)
         waiting = _placeable(waiting, workers, now)
         done, failed = self._ended_before(waiting)
-        held_workers = [entry.worker for entry in mine if entry.holds and entry.worker]
         run_queue = self._queues.setdefault(on, Queue(self.workspace.settings.grace_s))
         decision = run_queue.decide(
             now,
             [entry.task for entry in waiting],
             workers,
-            held_workers,
+            self._held_workers(on),
             done=done,
             failed=failed,
         )
@@ -327,20 +325,36 @@ class Dispatcher:
             self._start(self._entries[placement.task.id], placement.worker)
         trouble = "; ".join(troubles)
         for run_id, why in decision.waiting.items():
+            text = trouble or why
             if trouble and workers:
                 text = f"{why} ({trouble})"
-            else:
-                text = trouble or why
             self._wait(self._entries[run_id], text)
         for run_id, why in decision.refused.items():
             entry = self._entries[run_id]
             if entry.task.after & failed:
                 hint = "`farm retry` that run, then this one"
                 self._end(entry, BuildFailedError(why, hint=hint))
-            elif workers:
-                self._refuse(entry, f"no runner of {on} takes it: {why}")
-            else:
-                self._refuse(entry, trouble or why)
+                continue
+            text = trouble or why
+            if workers:
+                text = f"no runner of {on} takes it: {why}"
+            self._refuse(entry, text)
+
+    def _waiting(self, on: str, now: float) -> list[Entry]:
+        """The runs for an engine that have no thread, and whose time has come."""
+        waiting = []
+        for entry in self._entries.values():
+            if entry.on == on and not entry.active and now >= entry.not_before:
+                waiting.append(entry)
+        return waiting
+
+    def _held_workers(self, on: str) -> list[str]:
+        """The runner of each run that holds one, as often as it has runs."""
+        names = []
+        for entry in self._entries.values():
+            if entry.on == on and entry.holds and entry.worker:
+                names.append(entry.worker)
+        return names
 
     def _resting_marked(self, workers: list[QueueRunner], now: float) -> list[QueueRunner]:
         """The runners of an engine; those that are set aside are busy with their rest."""

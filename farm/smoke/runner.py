@@ -528,10 +528,15 @@ def _outcome(
     if all(check.status != "passed" for check in document.checks):
         return "not_run", "no check could be made"
     if expect.gpu and emulate is None:
-        why = _why_no_gpu(document.checks)
-        if why is not None:
-            return "failed", f"a GPU was asked for, and the GPU part did not run: {why}"
+        return _outcome_with_gpu(document.checks)
     return "passed", None
+
+
+def _outcome_with_gpu(checks: Iterable[Check]) -> tuple[Status, str | None]:
+    why = _why_no_gpu(checks)
+    if why is None:
+        return "passed", None
+    return "failed", f"a GPU was asked for, and the GPU part did not run: {why}"
 
 
 def _why_cut_short(document: ProbeDocument, ended: Ended, during: str) -> str | None:

@@ -245,7 +245,8 @@ class _Reader:
         versions = self._versions(dict(tags), strings)
         if _first(tags, _DT_RELR) is not None:
             file, version = _ABI_RELR
-            versions[file] = tuple(dict.fromkeys([*versions.get(file, ()), version]))
+            required = (*versions.get(file, ()), version)
+            versions[file] = tuple(dict.fromkeys(required))
         name = MACHINES.get(machine, f"em{machine}")
         return Elf(
             machine=name,
@@ -432,7 +433,16 @@ class _Reader:
             if names < count:
                 names_at = headers[names][4]
                 title = symbol_name(self.data, names_at + name)
-            sections.append(Section(title, kind, flags, address, offset, length, link))
+            section = Section(
+                name=title,
+                kind=kind,
+                flags=flags,
+                address=address,
+                offset=offset,
+                size=length,
+                link=link,
+            )
+            sections.append(section)
         return tuple(sections)
 
 
@@ -609,7 +619,8 @@ def _symbol_table(data: Buffer, elf: Elf) -> _SymbolTable | None:
         raise damaged("its symbols reach beyond the end")
     text = data[names : names + tags.get(_DT_STRSZ, 0)]
     versions = _versions(data, elf, tags, count)
-    highest = max([_GLOBAL, tags.get(_DT_VERDEFNUM, 0), *elf.version_names])
+    count_of_defined = tags.get(_DT_VERDEFNUM, 0)
+    highest = max(_GLOBAL, count_of_defined, *elf.version_names)
     for word in set(versions):
         number = word & 0x7FFF
         if number > highest:
@@ -630,7 +641,8 @@ def read_symbols(data: Buffer, elf: Elf) -> Symbols:
     defined: set[str] = set()
     unversioned: set[str] = set()
     versions_of: dict[str, set[str]] = {}
-    for index, (name, info, _, section, _, _) in enumerate(_SYMBOL.iter_unpack(table.rows)):
+    rows = _SYMBOL.iter_unpack(table.rows)
+    for index, (name, info, _, section, _, _) in enumerate(rows):
         binding = info >> 4
         # The first symbol is empty, and local ones are no offer to others.
         if not name or binding == _LOCAL:

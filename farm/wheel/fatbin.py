@@ -323,7 +323,8 @@ def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
         first = position + header
         if first + length > end:
             raise _damaged(position - start, "a container reaches beyond the section")
-        entries = tuple(islice(_entries(data, first, first + length, start), budget))
+        all_entries = _entries(data, first, first + length, start)
+        entries = tuple(islice(all_entries, budget))
         budget -= 1 + len(entries)
         if budget < 0:
             raise _damaged(position - start, f"more than {_MAX_ENTRIES} entries and containers")
@@ -374,7 +375,13 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
                 raise _damaged(
                     position - start, f"an entry for sm_{sm} holds code for sm_{true_sm}"
                 )
-            yield FatEntry(_KINDS[kind], _name(sm, flags), compressed, size, is_stub)
+            yield FatEntry(
+                kind=_KINDS[kind],
+                sm=_name(sm, flags),
+                compressed=compressed,
+                size=size,
+                is_stub=is_stub,
+            )
         position = body + length
 
 
@@ -431,8 +438,13 @@ def _parts(
                     raise VerificationFailedError(
                         f"an entry for sm_{sm} holds code for sm_{true_sm}"
                     )
-            size = len(packed) * length // (unpacked or 1)
-            yield FatEntry(_KINDS[kind], _name(sm, own_flags), compressed, size, is_stub)
+            yield FatEntry(
+                kind=_KINDS[kind],
+                sm=_name(sm, own_flags),
+                compressed=compressed,
+                size=len(packed) * length // (unpacked or 1),
+                is_stub=is_stub,
+            )
         position += _header_size(headers, position, name, options)
     if position != end:
         raise VerificationFailedError(

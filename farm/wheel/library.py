@@ -242,7 +242,13 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     sm: Architecture = architecture(content) or 0
     if is_specific(content):
         sm = f"{sm}a"
-    return (FatbinSet(sass=(sm,), ptx=(), containers=1, bytes=len(data)),), 0
+    kernels = FatbinSet(
+        sass=(sm,),
+        ptx=(),
+        containers=1,
+        bytes=len(data),
+    )
+    return (kernels,), 0
 
 
 def _ranges_of_dll(pe: Pe) -> list[_Range]:
@@ -300,19 +306,23 @@ def _fatbins(
     for container in containers:
         sass = tuple(sorted(container.sass, key=order))
         ptx = tuple(sorted(container.ptx, key=order))
-        group = groups.get((sass, ptx), FatbinSet(sass, ptx, 0, 0))
+        key = (sass, ptx)
+        group = groups.get(key, FatbinSet(sass, ptx, 0, 0))
         size = sum(entry.size for entry in container.entries)
-        groups[sass, ptx] = group._replace(
-            containers=group.containers + 1, bytes=group.bytes + size
+        groups[key] = group._replace(
+            containers=group.containers + 1,
+            bytes=group.bytes + size,
         )
     empty = groups.pop(((), ()), None)
     sets = tuple(sorted(groups.values(), key=_frequent_first))
     return sets, empty.containers if empty else 0
 
 
-def _frequent_first(group: FatbinSet) -> tuple[int, list[tuple[int, str]], list[tuple[int, str]]]:
+def _frequent_first(group: FatbinSet) -> tuple[Any, ...]:
     """A key to sort groups of fat binaries by: their number, then their architectures."""
-    return -group.containers, list(map(order, group.sass)), list(map(order, group.ptx))
+    sass = list(map(order, group.sass))
+    ptx = list(map(order, group.ptx))
+    return -group.containers, sass, ptx
 
 
 def _instructions(data: Buffer, file: Elf | Pe, code: Code) -> Instructions:
@@ -524,7 +534,9 @@ def _dll_folders(
     dlls = [library.path for library in libraries if library.format == "pe"]
     if not dlls:
         return frozenset()
-    sizes = {name: size for name, (_, size) in files.items()}
+    sizes = {}
+    for name, (_, size) in files.items():
+        sizes[name] = size
     return added_by_code(sizes, dlls, archive.read)
 
 
@@ -604,7 +616,10 @@ def with_open_calls(archive: Archive, contents: Contents) -> tuple[Library, ...]
         code = library.instructions
         symbols = contents.symbols.get(library.path)
         if code is not None and symbols is not None:
-            exported = [names for path, names in exports.items() if path != library.path]
+            exported = []
+            for path, names in exports.items():
+                if path != library.path:
+                    exported.append(names)
             if exported and _may_call(archive, library, code, _taken(symbols), exported):
                 code = code._replace(open_ends=code.open_ends + 1)
         libraries.append(library._replace(instructions=code))

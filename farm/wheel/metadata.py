@@ -208,7 +208,11 @@ def without_local_pins(metadata: bytes) -> bytes:
     `torch==2.6.0`, which every local version of it meets, and one without (PEP 440).
     """
     head, gap, body = _split(metadata)
-    return _REQUIREMENT.sub(lambda line: _LOCAL_PIN.sub(rb"\1", line[0]), head) + gap + body
+
+    def without_pin(line: re.Match[bytes]) -> bytes:
+        return _LOCAL_PIN.sub(rb"\1", line[0])
+
+    return _REQUIREMENT.sub(without_pin, head) + gap + body
 
 
 def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:
@@ -332,7 +336,8 @@ def _count(tag: str) -> int:
     """How many tags a line stands for, counted before it is expanded: a short one can stand for
     millions.
     """
-    return prod(part.count(".") + 1 for part in tag.split("-"))
+    counts = [part.count(".") + 1 for part in tag.split("-")]
+    return prod(counts)
 
 
 def _expanded(tag: str) -> frozenset[str]:
@@ -386,8 +391,9 @@ def parse_record(content: bytes) -> list[Row]:
     rows: list[Row] = []
     # Line by line: a StringIO would take four bytes a character.
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
+    lines = csv.reader(text, strict=True)
     try:
-        for number, line in enumerate(csv.reader(text, strict=True), 1):
+        for number, line in enumerate(lines, 1):
             if len(rows) == _MAX_ROWS:
                 raise VerificationFailedError(f"RECORD: more than {_MAX_ROWS} rows")
             if line:

@@ -88,8 +88,11 @@ def installed_path(member: str) -> str:
     there.
     """
     parts = member.split("/", 2)
-    if len(parts) == 3 and parts[0].endswith(".data") and parts[1] in ("platlib", "purelib"):
-        return parts[2]
+    if len(parts) != 3:
+        return member
+    data_folder, kind, path = parts
+    if data_folder.endswith(".data") and kind in ("platlib", "purelib"):
+        return path
     return member
 
 
@@ -206,7 +209,9 @@ class _ElfFiles:
             return Need(library.path, name, Answer.EXCLUDED)
         if is_system_library(name):
             return Need(library.path, name, Answer.SYSTEM)
-        return Need(library.path, name, Answer.UNREACHABLE if by else Answer.MISSING, by)
+        if by:
+            return Need(library.path, name, Answer.UNREACHABLE, by)
+        return Need(library.path, name, Answer.MISSING)
 
 
 def resolve(
@@ -244,11 +249,14 @@ def resolve(
     files = _ElfFiles(loadable, dependency_libraries)
     inherited = _inherited(loadable, files.places)
     needs = []
+    patterns = (*DRIVER, *exclude)
     for library in loadable:
-        folders = [*search_folders(library), *inherited.get(library.path, ())]
+        folders = search_folders(library)
+        folders += inherited.get(library.path, ())
         for name in library.needed:
             paths = _paths(library, name, folders)
-            needs.append(files.need(library, name, paths, (*DRIVER, *exclude)))
+            need = files.need(library, name, paths, patterns)
+            needs.append(need)
     return needs + resolve_dlls(dlls, exclude, dependency_dlls, dll_folders)
 
 
@@ -571,4 +579,10 @@ def _read(path: Path) -> DependencyWheel:
             raise VerificationFailedError(f"{path.name}: its METADATA is that of {info.name}")
         # No CPU level: of these wheels only exports and device code are judged.
         contents = read_contents(archive)
-    return DependencyWheel(path.name, sha256_of(path), name.name, name.version, contents.libraries)
+    return DependencyWheel(
+        file=path.name,
+        sha256=sha256_of(path),
+        name=name.name,
+        version=name.version,
+        libraries=contents.libraries,
+    )

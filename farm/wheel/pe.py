@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from string import ascii_letters, digits
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from farm.base import yamlfile
 from farm.base.errors import InfrastructureError, VerificationFailedError
@@ -191,12 +190,20 @@ class _Reader:
         raw = self._slice(header, 40)
         size, address, raw_size, offset = struct.unpack_from("<IIII", raw, 8)
         (flags,) = struct.unpack_from("<I", raw, 36)
-        name = printable(raw[:8].rstrip(b"\0").decode("ascii", "backslashreplace"))
-        # PointerToRawData is rounded down to 512, whatever alignment the header declares.
-        start = offset - offset % _RAW_ALIGNMENT  # as the loader does
-        if raw_size and start + min(raw_size, size or raw_size) > len(self.data):
-            raise damaged(f"section {name!r} reaches beyond the end")
-        return PeSection(name, address, size, start, raw_size, bool(flags & _CODE))
+        text = raw[:8].rstrip(b"\0").decode("ascii", "backslashreplace")
+        section = PeSection(
+            name=printable(text),
+            address=address,
+            size=size,
+            # PointerToRawData is rounded down to 512, whatever alignment the header declares, as
+            # the loader does.
+            offset=offset - offset % _RAW_ALIGNMENT,
+            raw_size=raw_size,
+            is_code=bool(flags & _CODE),
+        )
+        if raw_size and section.end > len(self.data):
+            raise damaged(f"section {section.name!r} reaches beyond the end")
+        return section
 
 
 _MAX_FUNCTIONS = 500_000
@@ -225,9 +232,10 @@ class DllSymbols:
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
     """Read what a DLL imports and exports."""
     imports: dict[str, frozenset[str]] = {}
-    for name, thunks, _ in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
+    for name, thunks, _ in _all_imports(data, pe):
         dll = name.lower()
-        imports[dll] = imports.get(dll, frozenset()).union(_thunks(data, pe, thunks))
+        names = imports.get(dll, frozenset())
+        imports[dll] = names.union(_thunks(data, pe, thunks))
     return DllSymbols(imports, _exports(data, pe))
 
 
@@ -244,9 +252,19 @@ def imported(data: Buffer, pe: Pe) -> Iterator[tuple[int, str]]:
     DLL's function.
     """
     width = 8 if pe.wide else 4
-    for _, thunks, slots in chain(_imports(data, pe), _imports(data, pe, delayed=True)):
+    for _, thunks, slots in _all_imports(data, pe):
         for index, name in enumerate(_thunks(data, pe, thunks)):
             yield slots + index * width, name
+
+
+_Import = tuple[str, int, int]
+"""A DLL, the table of what is taken of it, and the slots for that."""
+
+
+def _all_imports(data: Buffer, pe: Pe) -> Iterator[_Import]:
+    """The imports on loading, then those on the first call."""
+    yield from _imports(data, pe)
+    yield from _imports(data, pe, delayed=True)
 
 
 def _imports(
@@ -254,7 +272,7 @@ def _imports(
     pe: Pe,
     *,
     delayed: bool = False,
-) -> Iterator[tuple[str, int, int]]:
+) -> Iterator[_Import]:
     """(DLL, table of what is taken, slots) of each record up to one without a name or without
     functions.
 
@@ -327,10 +345,12 @@ def _exports(data: Buffer, pe: Pe) -> frozenset[str]:
     if max(functions, names) > _MAX_FUNCTIONS:
         raise damaged(f"more than {_MAX_FUNCTIONS} exports")
     exports = set()
-    for ordinal, place in enumerate(_words(data, pe, addresses, functions), base):
+    places = _words(data, pe, addresses, functions)
+    for ordinal, place in enumerate(places, base):
         if place:
             exports.add(f"#{ordinal}")
-    exports.update(_texts(data, pe, _words(data, pe, name_table, names)))
+    name_places = _words(data, pe, name_table, names)
+    exports.update(_texts(data, pe, name_places))
     return frozenset(exports)
 
 
@@ -381,16 +401,16 @@ _CRT = re.compile(
 
 
 @cache
-def _listed(what: str) -> tuple[str, ...]:
-    """A list of `windows.yaml`."""
-    return tuple(yamlfile.plain(Path(__file__).with_name("windows.yaml"))[what])
+def _table() -> dict[str, Any]:
+    """The content of `windows.yaml`."""
+    content: dict[str, Any] = yamlfile.plain(Path(__file__).with_name("windows.yaml"))
+    return content
 
 
 @cache
-def _loading() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """(in which file, names) of DLLs that are loaded by name."""
-    rules = yamlfile.plain(Path(__file__).with_name("windows.yaml"))["loaded_by_name"]
-    return tuple((rule["in"], tuple(rule["names"])) for rule in rules)
+def _listed(what: str) -> tuple[str, ...]:
+    """A list of `windows.yaml`."""
+    return tuple(_table()[what])
 
 
 @cache
@@ -469,9 +489,9 @@ def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
     are not known.
     """
     patterns: list[str] = []
-    for where, names in _loading():
-        if fits(filename, (where,)):
-            patterns += names
+    for rule in _table()["loaded_by_name"]:
+        if fits(filename, (rule["in"],)):
+            patterns += rule["names"]
     if not patterns:
         return ()
     dlls = set()

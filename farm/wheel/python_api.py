@@ -55,8 +55,15 @@ def api_names() -> tuple[Mapping[str, ApiName], tuple[int, ...]]:
             versions = tuple(map(int, line.split()[2:]))
         elif not line.startswith("#"):
             name, first, last, stable = line.split()
-            since = None if stable == "-" else int(stable.removesuffix("w"))
-            names[name] = ApiName(int(first), int(last), since, stable.endswith("w"))
+            since = None
+            if stable != "-":
+                since = int(stable.removesuffix("w"))
+            names[name] = ApiName(
+                first=int(first),
+                last=int(last),
+                stable_since=since,
+                windows_only=stable.endswith("w"),
+            )
     return names, versions
 
 

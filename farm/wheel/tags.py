@@ -157,21 +157,23 @@ def _between(tag: str) -> tuple[Level, str] | None:
     if match is None:
         return None
     minor = int(match[1])
-    lower_levels = [level for level in levels() if level.glibc < (2, minor)]
-    if not lower_levels:
+    lower = None
+    for level in levels():
+        if level.glibc < (2, minor):
+            lower = level
+    if lower is None:
         return None
-    lower = lower_levels[-1]
     newer = {f"2.{number}" for number in range(lower.glibc[1] + 1, minor + 1)}
     versions = {}
     for machine, families in lower.versions.items():
         versions[machine] = {**families, "GLIBC": families["GLIBC"] | newer}
-    level = lower._replace(
+    between = lower._replace(
         name=f"manylinux_2_{minor}",
         glibc=(2, minor),
         aliases=(),
         versions=versions,
     )
-    return level, match[2]
+    return between, match[2]
 
 
 def unmet_needs(level: Level, need: SystemNeed, machine: str) -> list[str]:
@@ -214,7 +216,8 @@ def check_supported(filename: str) -> None:
     """Refuse wheels for Pythons and systems that the farm does not know; file names that are none
     pass.
     """
-    tags = "-".join(filename.removesuffix(".whl").split("-")[-3:])
+    parts = filename.removesuffix(".whl").split("-")
+    tags = "-".join(parts[-3:])
     for system, pattern in _UNSUPPORTED.items():
         if pattern.match(tags):
             raise UsageError(f"{filename}: wheels for {system} are not supported")

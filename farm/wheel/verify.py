@@ -112,8 +112,20 @@ def _run_checks(
         for dependency in required:
             libraries += dependency.libraries
         contents = contents._replace(dependencies=tuple(libraries), requires=info.requires_dist)
-        subject = Subject(wheel.name, archive, info, metadata, tags, contents, policy)
-        return [_guarded(name, run, subject) for name, run in CHECKS.items()], required
+        subject = Subject(
+            filename=wheel.name,
+            archive=archive,
+            info=info,
+            metadata=metadata,
+            tags=tags,
+            contents=contents,
+            policy=policy,
+        )
+        checks = []
+        for name, run in CHECKS.items():
+            check = _guarded(name, run, subject)
+            checks.append(check)
+        return checks, required
 
 
 def _read_contents(archive: Archive, policy: Policy) -> Contents:
@@ -181,4 +193,5 @@ def _bounded(check: Check) -> Check:
         return check
     count = f"{len(check.findings)} findings, the first {_MAX_FINDINGS} shown"
     note = f"{check.note}; {count}" if check.note else count
-    return check.model_copy(update={"findings": check.findings[:_MAX_FINDINGS], "note": note})
+    findings = check.findings[:_MAX_FINDINGS]
+    return check.model_copy(update={"findings": findings, "note": note})

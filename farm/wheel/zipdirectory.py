@@ -146,17 +146,30 @@ def _records(directory: bytes, count: int) -> Iterator[tuple[Entry, int]]:
             refuse(_TOO_NEW, name)
         if extra:
             size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
-        yield (
-            Entry(name, method, time, date, crc, compressed, size, external, made_by, offset),
-            flags,
+        entry = Entry(
+            name=name,
+            method=method,
+            time=time,
+            date=date,
+            crc=crc,
+            compressed=compressed,
+            size=size,
+            external_attributes=external,
+            made_by=made_by,
+            header_offset=offset,
         )
+        yield entry, flags
     if position != len(directory):
         refuse("the ZIP directory holds more than its members")
 
 
 def _decode(raw: bytes, flags: int) -> str:
+    """A member's name as text."""
+    encoding = "ascii"
+    if flags & FLAG_UTF8:
+        encoding = "utf-8"
     try:
-        return raw.decode("utf-8" if flags & FLAG_UTF8 else "ascii")
+        return raw.decode(encoding)
     except UnicodeDecodeError:
         refuse("its name is neither ASCII nor marked and valid UTF-8", raw.decode("latin-1"))
 
@@ -226,12 +239,9 @@ def _check_local_header(
         refuse("its local header is cut off", entry.name)
     magic, version, *fields = LOCAL.unpack_from(raw)
     flags, method, _, _, crc, compressed, size, name_length, extra_length = fields
-    if (
-        magic != b"PK\3\4"
-        or flags & ~FLAGS_KNOWN
-        or raw[LOCAL.size :] != expected
-        or name_length != len(expected)
-    ):
+    if magic != b"PK\3\4" or flags & ~FLAGS_KNOWN:
+        refuse("its local header names another member", entry.name)
+    if raw[LOCAL.size :] != expected or name_length != len(expected):
         refuse("its local header names another member", entry.name)
     if version > NEWEST_VERSION:
         refuse(_TOO_NEW, entry.name)
@@ -249,13 +259,8 @@ def _check_local_header(
         size, compressed = _zip64(
             extra, (size, compressed), entry.name, spare=deferred or sizes_repeated
         )
-    same = (method, crc, compressed, size) == (
-        entry.method,
-        entry.crc,
-        entry.compressed,
-        entry.size,
-    )
-    if not same and not (deferred and (method, crc, compressed, size) == (entry.method, 0, 0, 0)):
+    facts = (crc, compressed, size)
+    if not _is_of_entry(entry, method, facts, deferred=deferred):
         refuse("its local header contradicts the directory", entry.name)
     end = data + entry.compressed
     if end > limit:
@@ -263,6 +268,28 @@ def _check_local_header(
     if deferred:
         end += _descriptor_length(file, entry, end)
     return entry._replace(data_offset=data), end
+
+
+def _is_of_entry(
+    entry: Entry,
+    method: int,
+    facts: tuple[int, int, int],
+    *,
+    deferred: bool,
+) -> bool:
+    """True if a local header agrees with the directory.
+
+    Args:
+        entry: The member as the directory has it.
+        method: The compression method of the local header.
+        facts: Its CRC, compressed and unpacked size.
+        deferred: These may be zeros, for they stand behind the data.
+    """
+    if method != entry.method:
+        return False
+    if deferred and facts == (0, 0, 0):
+        return True
+    return facts == (entry.crc, entry.compressed, entry.size)
 
 
 def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
