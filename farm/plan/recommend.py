@@ -206,7 +206,7 @@ def _rank(
         -level,
         loses_the_first,
         len(without_code),
-        len(set(machine.sms).difference(variant.sms)),
+        sum(sm not in variant.sms for sm in machine.sms),
         tuple(-int(part) for part in release.split(".")),
         len(variant.sms),
         machine.cpus.index(variant.cpu),
