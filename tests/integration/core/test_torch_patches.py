@@ -6,6 +6,7 @@ The one for CPUs with AMX: which code packs depends on the tier that was compile
 alone. No emulator of the test machines has AMX, so a stand-in for the CPU says that it has.
 """
 
+import ctypes
 import shutil
 import subprocess
 from collections import Counter, OrderedDict
@@ -293,3 +294,63 @@ def test_a_storage_ends_where_its_bytes_in_the_checkpoint_end(
         run = [str(folder / "reader"), str(numel), str(element_size)]
         said.append(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
     assert said == [upstream, mended]
+
+
+BUILDER = "torch/_inductor/cpp_builder.py"
+# The lines around the patch, in the place that they have in the real file.
+BUILDER_FILE = (
+    "#\n" * 1071
+    + """\
+def flags(sys_libs_include_dirs, omp_include_dir_paths, sys_libs_cflags, omp_cflags, omp_ldflags,
+          python_libraries_dirs, torch_libraries_dirs, omp_lib_dir_paths, torch_libraries, omp_lib):
+    include_dirs = (
+        sys_libs_include_dirs
+        + omp_include_dir_paths
+    )
+    cflags = sys_libs_cflags + omp_cflags
+    ldflags = omp_ldflags
+    libraries_dirs = python_libraries_dirs + torch_libraries_dirs + omp_lib_dir_paths
+    libraries = torch_libraries + omp_lib
+    passthough_args = (
+        []
+    )
+    return ldflags
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("patch", "loads"), [(None, False), ("0005-inductor-finds-sleef.patch", True)]
+)
+def test_code_of_torch_compile_finds_sleef_behind_the_library_it_is_linked_with(
+    tmp_path, patch, loads
+):
+    if shutil.which("gcc") is None or shutil.which("patch") is None:
+        pytest.skip("needs gcc and patch")
+    builder = tmp_path / BUILDER
+    builder.parent.mkdir(parents=True)
+    builder.write_text(BUILDER_FILE)
+    if patch:
+        command = ["patch", "-p1", "--fuzz=0", "-i", str(PATCHES / patch)]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    module = {}
+    exec(builder.read_text(), module)
+    flags = [f"-{flag}" for flag in module["flags"](*([] for _ in range(10)))]
+
+    def link(name, text, *options):
+        (tmp_path / f"{name}.c").write_text(text)
+        command = ["gcc", "-shared", "-fPIC", "-o", f"lib{name}.so", f"{name}.c", "-L."]
+        subprocess.run([*command, *options], cwd=tmp_path, check=True)
+
+    here = f"-Wl,-rpath,{tmp_path}"
+    link("sleef", "float vector_exp(float x) { return x; }\n")
+    link("torch_cpu", "float vector_exp(float); float e(void) { return vector_exp(1); }\n",
+         "-lsleef", here)  # fmt: skip
+    kernel = "float vector_exp(float); float kernel(void) { return vector_exp(2); }\n"
+    link("kernel", kernel, "-Wl,--as-needed", *flags, "-ltorch_cpu", here)
+
+    try:
+        library = ctypes.CDLL(str(tmp_path / "libkernel.so"), mode=2)  # RTLD_NOW
+    except OSError:
+        library = None
+    assert (library is not None) == loads

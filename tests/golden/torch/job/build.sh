@@ -77,7 +77,7 @@ if [ "$1" = begin ]; then    # prints the names of the steps
         program=$(command -v "${CC/gcc/$tool}") && [ "$CC" != "${CC/gcc/$tool}" ] || continue    # another compiler has none
         for name in "$tool" "$machine-$tool"; do ln -sf "$program" "$FARM_ROOT/bin/$name"; done
     done
-    [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch patches/0003-embedding-bag-avx2.patch patches/0004-CVE-2026-24747.patch prepare.sh
+    [ -e "$FARM_ROOT/src/.farm-source" ] || echo source patches/0001-mkl-fft-strides.patch patches/0002-amx-without-avx512-tier.patch patches/0003-embedding-bag-avx2.patch patches/0004-CVE-2026-24747.patch patches/0005-inductor-finds-sleef.patch prepare.sh
     echo needs build libraries
     exit
 fi
@@ -145,6 +145,9 @@ patches/0003-embedding-bag-avx2.patch)
     ;;
 patches/0004-CVE-2026-24747.patch)
     patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0004-CVE-2026-24747.patch"
+    ;;
+patches/0005-inductor-finds-sleef.patch)
+    patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0005-inductor-finds-sleef.patch"
     ;;
 prepare.sh)
     bash "$FARM_ROOT/job/recipe/prepare.sh"

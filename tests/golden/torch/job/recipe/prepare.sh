@@ -47,3 +47,7 @@ fi
 
 # Upstream compiles this file with FP16 instructions of Arm and asks no CPU; Armv8.2-A need not have them. The level decides.
 sed -i '/BlasKernel.cpp PROPERTIES COMPILE_FLAGS "-march=armv8.2-a+fp16"/d' caffe2/CMakeLists.txt
+
+# Upstream's own Sleef installs this header; what torch.compile writes for the CPU includes it.
+mkdir -p torch/include
+cp "$(find /usr/include -name sleef.h)" torch/include/    # in the folder of the machine's ABI
