@@ -18,11 +18,10 @@ from farm.wheel.elf import (
     ELF_MAGIC,
     LONGEST_NAME,
     Elf,
-    Symbols,
     read_elf,
-    read_symbols,
     section_ranges,
 )
+from farm.wheel.elf_symbols import Symbols, read_symbols
 from farm.wheel.fatbin import (
     FATBIN_MAGIC,
     FATBIN_SECTION,

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import NamedTuple
 
 from farm.base.text import first_of
-from farm.wheel.elf import Symbols
+from farm.wheel.elf_symbols import Symbols
 from farm.wheel.library import Library, SymbolTable
 
 _MODULE_OF = re.compile(r"\.(?:cpython-|cp)3(\d{1,2})t?-[^/]*\.(?:so|pyd)$")

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import resources
 
 from farm.base.text import first_of
-from farm.wheel.elf import Symbols
+from farm.wheel.elf_symbols import Symbols
 from farm.wheel.library import Library, SymbolTable
 from farm.wheel.needs import Answer, Need
 from farm.wheel.pe import DllSymbols

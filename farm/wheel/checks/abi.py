@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from farm.platforms.facts import PLATFORMS, WINDOWS
 from farm.wheel.checks.subject import Subject, outcome
-from farm.wheel.elf import Symbols
+from farm.wheel.elf_symbols import Symbols
 from farm.wheel.library import Contents, Library
 from farm.wheel.report import Check, Finding
 

@@ -124,13 +124,25 @@ class Words:
 
 def _is_base(word: int) -> bool:
     """An instruction of Armv8.0-A by its class alone: most of the code is of these."""
+    return _is_base_branch(word) or _is_base_operation(word)
+
+
+def _is_base_branch(word: int) -> bool:
+    """A jump or a call of Armv8.0-A that names its target."""
     top = word >> 24
     return (
         word >> 26 & 0x1F == 0b00101  # B, BL
         or top & 0x7E == 0b0110100  # CBZ, CBNZ
         or top & 0x7E == 0b0110110  # TBZ, TBNZ
         or (top == 0b01010100 and not word >> 4 & 1)  # B.cond, but not BC.cond
-        or top & 0x1F == 0b10000  # ADR, ADRP
+    )
+
+
+def _is_base_operation(word: int) -> bool:
+    """A load, a store or arithmetic of Armv8.0-A."""
+    top = word >> 24
+    return (
+        top & 0x1F == 0b10000  # ADR, ADRP
         or word >> 23 & 0x7F == 0b0100010  # ADD, SUB (immediate, without the shift of MTE)
         or (
             word >> 23 & 0x3F in range(0b100100, 0b101000) and word >> 29 != 0b111

@@ -22,10 +22,10 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
         code_sections,
         function_symbols,
         read_elf,
-        read_symbols,
         section_ranges,
         symbol_name,
     )
+    from farm.wheel.elf_symbols import read_symbols
     from farm.wheel.fatbin import find_fatbins, has_kernel, read_fatbins, unpack
     from farm.wheel.inspect import inspect
     from farm.wheel.isa.scan import scan_dll, scan_isa, scan_starts

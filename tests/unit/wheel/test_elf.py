@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.elf import Elf, _versions, function_symbols, read_elf, section_ranges, symbol_name
+from farm.wheel.elf import Elf, function_symbols, read_elf, section_ranges, symbol_name
+from farm.wheel.elf_symbols import _versions
 from tests.examples import examples
 
 
