@@ -87,10 +87,8 @@ def check_convolution(torch: Any, device: str) -> str:
         ):
             bound = torch.full_like(exact, gamma(n + 1, 2.0**-24) * n)
             label = f"{operation} of {channels} channels, kernel {kernel}"
-            overall = max(
-                overall,
-                within(label, largest_share(torch, got, exact, bound), "|error| <= n gamma_n"),
-            )
+            share = largest_share(torch, got, exact, bound)
+            overall = max(overall, within(label, share, "|error| <= n gamma_n"))
     if device == "cuda":
         version = f"cuDNN {torch.backends.cudnn.version()}, "
     else:
@@ -189,7 +187,9 @@ def check_sort(torch: Any, device: str) -> str:
         x = torch.randint(-1000, 1000, (count,), generator=generator)
         values, order = torch.sort(x.to(device), stable=True)
         on_cpu, order_here = torch.sort(x, stable=True)
-        if not torch.equal(values.cpu(), on_cpu) or not torch.equal(order.cpu(), order_here):
+        same_values = torch.equal(values.cpu(), on_cpu)
+        same_order = torch.equal(order.cpu(), order_here)
+        if not (same_values and same_order):
             raise FailedError(
                 f"{count} numbers: another order than on the CPU", "the same, and stable"
             )
@@ -278,10 +278,10 @@ def check_training(torch: Any, device: str) -> str:
             for weight, slope in zip(weights, slopes):
                 weight.sub_(0.1 * slope)
 
-    seen = f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
+    progress = f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
     if not losses[-1] < 0.5 * losses[0]:
-        raise FailedError(seen, "less than half")
-    return seen
+        raise FailedError(progress, "less than half")
+    return progress
 
 
 def cpu_capability(torch: Any) -> str:
