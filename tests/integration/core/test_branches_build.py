@@ -165,7 +165,7 @@ def test_kepler_keeps_gcc_11_and_onednn(root):
             UsageError,
             r"built against torch==2\.8\.0\+cu128\.sm61\.avx, and the index has no such wheel",
         ),
-        ("pytorch-python313-darwin-mps", NoRunnerError, "the docker engine runs no macos jobs"),
+        ("pytorch-python313-darwin-mps", NoRunnerError, "the docker engine cannot run macos jobs"),
     ],
 )
 def test_submit_refuses_what_it_cannot_do(project, every, alias, error, text):

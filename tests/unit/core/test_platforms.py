@@ -166,7 +166,7 @@ def test_a_plan_for_a_mac_is_refused_on_other_machines(mps, tmp_path):
     workspace = Workspace(tmp_path, load_settings(ROOT), Watcher())
     for engine in ("host", "docker"):
         with pytest.raises(
-            NoRunnerError, match=f"the {engine} engine runs no macos jobs"
+            NoRunnerError, match=f"the {engine} engine cannot run macos jobs"
         ) as caught:
             check_engine(workspace, engine, mps)
         assert "--on host" in str(caught.value.hint)

@@ -85,7 +85,7 @@ def test_other_engines_refuse_windows_plans_and_name_one_that_works(
     workspace, plan, monkeypatch, on, here
 ):
     on_a(here, monkeypatch)
-    with pytest.raises(NoRunnerError, match=f"the {on} engine runs no windows jobs") as caught:
+    with pytest.raises(NoRunnerError, match=f"the {on} engine cannot run windows jobs") as caught:
         check_engine(workspace, on, plan)
     assert "--on host" in str(caught.value.hint)
 
