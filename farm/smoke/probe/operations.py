@@ -278,10 +278,10 @@ def check_training(torch: Any, device: str) -> str:
             for weight, slope in zip(weights, slopes):
                 weight.sub_(0.1 * slope)
 
-    progress = f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
+    described = f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
     if not losses[-1] < 0.5 * losses[0]:
-        raise FailedError(progress, "less than half")
-    return progress
+        raise FailedError(described, "less than half")
+    return described
 
 
 def cpu_capability(torch: Any) -> str:

@@ -256,10 +256,10 @@ def check_wide_matmul(torch: Any, name: str, device: str) -> str:
         for rows, inner, cols in LARGE_SIZES:
             a = random_matrix(torch, (rows, inner), dtype, bits, generator)
             b = random_matrix(torch, (inner, cols), dtype, bits, generator)
-            left = a.to(getattr(torch, dtype)).to(device)
-            right = b.to(getattr(torch, dtype)).to(device)
+            first = a.to(getattr(torch, dtype)).to(device)
+            second = b.to(getattr(torch, dtype)).to(device)
             label = f"{rows}x{inner} @ {inner}x{cols}"
-            share = product_share(torch, label, a, b, left @ right, sums, result)
+            share = product_share(torch, label, a, b, first @ second, sums, result)
             overall = max(overall, share)
     return f"{len(LARGE_SIZES)} sizes, largest error {overall:.2g} of its bound"
 
