@@ -65,9 +65,14 @@ def _builds(project: Path, request: BuildRequest) -> bool:
 
 
 def _needed_first(packages: Sequence[str]) -> str:
-    """The first package that needs no other one of the set."""
+    """The first package that needs no other one of the set.
+
+    Raises:
+        UsageError: There is no recipe of that name, wherever it stands in the set.
+    """
+    needs = {package: recipe(package).needs for package in packages}
     for package in packages:
-        if set(packages).isdisjoint(recipe(package).needs):
+        if set(packages).isdisjoint(needs[package]):
             return package
     return packages[0]  # a circle, which the plan refuses
 

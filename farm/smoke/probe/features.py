@@ -106,8 +106,16 @@ PRESENT: dict[str, Callable[[Any], Any]] = {
 
 def check_present(torch: Any, promised: Sequence[str]) -> str:
     """The module has what the plan promises."""
-    testable = [name for name in promised if name in PRESENT]
-    missing = [name for name in testable if not PRESENT[name](torch)]
+    testable = []
+    missing = []
+    for name in promised:
+        is_there = PRESENT.get(name)
+        if is_there is None:
+            continue
+        testable.append(name)
+        if not is_there(torch):
+            missing.append(name)
+
     if missing:
         raise FailedError("without " + " ".join(missing), "has " + " ".join(testable))
     return " ".join(testable)
@@ -141,8 +149,13 @@ def check_profiler(torch: Any, device: str) -> str:
         profile.export_chrome_trace(file)
         with open(file, encoding="utf-8") as stream:
             events = json.load(stream)["traceEvents"]
-    names = {str(event.get("name")) for event in events}
-    kernels = sum(event.get("cat") == "kernel" for event in events)
+    names = set()
+    kernels = 0
+    for event in events:
+        names.add(str(event.get("name")))
+        if event.get("cat") == "kernel":
+            kernels += 1
+
     if "aten::add" not in names:
         raise FailedError(f"{len(events)} events, none of them aten::add", "aten::add in the trace")
     if device == "cuda" and not kernels:
@@ -258,12 +271,15 @@ def _mapped(name: str, beside: str) -> str | None:
 
     Numpy has an OpenBLAS of its own: what lies in `torch` or `torch.libs` (`beside`) comes first.
     """
+    matches = []
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            files = [line.split(maxsplit=5)[-1].strip() for line in maps]
+            for line in maps:
+                file = line.split(maxsplit=5)[-1].strip()
+                if os.path.basename(file).startswith(name):
+                    matches.append(file)
     except OSError:
         return None
-    matches = [file for file in files if os.path.basename(file).startswith(name)]
     return min(matches, key=lambda file: not file.startswith(beside), default=None)
 
 
@@ -277,6 +293,17 @@ def check_threads(torch: Any) -> str:
     return f"one thread asked for, {cpus:.2f} CPUs used"
 
 
+def _asked_for(
+    available: dict[str, tuple[str, Callable[[], str]]], promised: Sequence[str]
+) -> dict[str, Callable[[], str]]:
+    """The checks of promised features, by name."""
+    selected = {}
+    for name, (feature, check) in available.items():
+        if feature in promised:
+            selected[name] = check
+    return selected
+
+
 def checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
     """The checks of the CPU part, by name: those that the promised features ask for."""
     available: dict[str, tuple[str, Callable[[], str]]] = {
@@ -286,7 +313,7 @@ def checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], str]]:
         "MKL": ("mkl", functools.partial(check_mkl, torch)),
         "threads": ("mkl", functools.partial(check_threads, torch)),
     }
-    selected = {name: check for name, (feature, check) in available.items() if feature in promised}
+    selected = _asked_for(available, promised)
     if promised and "mkl" not in promised:
         selected["OpenBLAS"] = functools.partial(check_openblas, torch)
     if promised:
@@ -300,7 +327,7 @@ def card_checks(torch: Any, promised: Sequence[str]) -> dict[str, Callable[[], s
         "all-reduce by NCCL": ("nccl", functools.partial(check_all_reduce, torch, "nccl")),
         "profiler on cuda": ("kineto", functools.partial(check_profiler, torch, "cuda")),
     }
-    return {name: check for name, (feature, check) in available.items() if feature in promised}
+    return _asked_for(available, promised)
 
 
 def _start(

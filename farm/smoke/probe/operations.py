@@ -21,17 +21,32 @@ def check_complex(torch: Any, device: str) -> str:
     that was built for the wrong one gets 0 and says nothing.
     """
     generator = torch.Generator().manual_seed(1)
-    a, b, c, d = (torch.randint(-9, 10, (37,), generator=generator).double() for _ in range(4))
-    plain = complex(float((a * c - b * d).sum()), float((a * d + b * c).sum()))
-    conjugate = complex(float((a * c + b * d).sum()), float((a * d - b * c).sum()))
+
+    def whole_numbers() -> Any:
+        return torch.randint(-9, 10, (37,), generator=generator).double()
+
+    def exact_sum(real: Any, imaginary: Any) -> complex:
+        return complex(float(real.sum()), float(imaginary.sum()))
+
+    a = whole_numbers()
+    b = whole_numbers()
+    c = whole_numbers()
+    d = whole_numbers()
+    plain = exact_sum(a * c - b * d, a * d + b * c)
+    conjugate = exact_sum(a * c + b * d, a * d - b * c)
+
     for name in ("complex64", "complex128"):
-        x = torch.complex(a, b).to(getattr(torch, name)).to(device)
-        y = torch.complex(c, d).to(getattr(torch, name)).to(device)
+        dtype = getattr(torch, name)
+        x = torch.complex(a, b).to(dtype).to(device)
+        y = torch.complex(c, d).to(dtype).to(device)
+        row = x[None]
+        column = y[:, None]
+        of_matrices = (row @ column)[0, 0]
         products = {
             "torch.dot": (torch.dot(x, y), plain),
             "torch.vdot": (torch.vdot(x, y), conjugate),
             "x @ y": (x @ y, plain),
-            "matrices": ((x[None] @ y[:, None])[0, 0], plain),
+            "matrices": (of_matrices, plain),
         }
         for operation, (got, exact) in products.items():
             if complex(got.item()) != exact:
@@ -72,10 +87,8 @@ def check_convolution(torch: Any, device: str) -> str:
         ):
             bound = torch.full_like(exact, gamma(n + 1, 2.0**-24) * n)
             label = f"{operation} of {channels} channels, kernel {kernel}"
-            overall = max(
-                overall,
-                within(label, largest_share(torch, got, exact, bound), "|error| <= n gamma_n"),
-            )
+            share = largest_share(torch, got, exact, bound)
+            overall = max(overall, within(label, share, "|error| <= n gamma_n"))
     if device == "cuda":
         version = f"cuDNN {torch.backends.cudnn.version()}, "
     else:
@@ -118,7 +131,9 @@ def check_small_floats(torch: Any) -> str:
         attention = getattr(functional, "scaled_dot_product_attention", None)
         if attention is None:
             continue
-        q, k, v = (values(2, 4, 512, 64) for _ in range(3))
+        q = values(2, 4, 512, 64)
+        k = values(2, 4, 512, 64)
+        v = values(2, 4, 512, 64)
         got = implemented(lambda: attention(q, k, v, is_causal=True))  # noqa: B023 called here
         if got is not None:
             exact = attention(q.double(), k.double(), v.double(), is_causal=True)
@@ -144,19 +159,25 @@ def check_reduction(torch: Any, device: str) -> str:
     generator = torch.Generator().manual_seed(1)
     x = random_matrix(torch, (300, 1001), "float32", 24, generator)
     on_card = x.float().to(device)
+    on_cpu = x.float()
+    roundoff = 2.0**-24
     for dim in (0, 1):
-        bound = gamma(x.shape[dim], 2.0**-24) * x.abs().sum(dim) + 2.0**-24 * x.sum(dim).abs()
-        within(
-            f"sum over {dim}",
-            largest_share(torch, on_card.sum(dim), x.sum(dim), bound),
-            "gamma_n sum |x|",
-        )
+        exact = x.sum(dim)
+        sizes = x.abs().sum(dim)
+        bound = gamma(x.shape[dim], roundoff) * sizes + roundoff * exact.abs()
+        share = largest_share(torch, on_card.sum(dim), exact, bound)
+        within(f"sum over {dim}", share, "gamma_n sum |x|")
+
         for name in ("amax", "amin", "argmax"):
-            if not torch.equal(getattr(on_card, name)(dim).cpu(), getattr(x.float(), name)(dim)):
+            got = getattr(on_card, name)(dim)
+            expected = getattr(on_cpu, name)(dim)
+            if not torch.equal(got.cpu(), expected):
                 raise FailedError(f"{name} over {dim}: other than on the CPU", "the same")
+
     total = int((on_card > 0).sum())
-    if total != int((x > 0).sum()):
-        raise FailedError(f"{total} positive numbers", f"{int((x > 0).sum())}")
+    expected_total = int((x > 0).sum())
+    if total != expected_total:
+        raise FailedError(f"{total} positive numbers", f"{expected_total}")
     return "sum, amax, amin, argmax, count"
 
 
@@ -166,7 +187,9 @@ def check_sort(torch: Any, device: str) -> str:
         x = torch.randint(-1000, 1000, (count,), generator=generator)
         values, order = torch.sort(x.to(device), stable=True)
         on_cpu, order_here = torch.sort(x, stable=True)
-        if not torch.equal(values.cpu(), on_cpu) or not torch.equal(order.cpu(), order_here):
+        same_values = torch.equal(values.cpu(), on_cpu)
+        same_order = torch.equal(order.cpu(), order_here)
+        if not (same_values and same_order):
             raise FailedError(
                 f"{count} numbers: another order than on the CPU", "the same, and stable"
             )
@@ -178,24 +201,27 @@ def check_fft(torch: Any, device: str) -> str:
     (Higham, chapter 24).
     """
     generator = torch.Generator().manual_seed(1)
+
+    def norm(numbers: Any) -> float:
+        squares = numbers.abs().pow(2)
+        return float(squares.sum().sqrt())
+
     overall = 0.0
     for count in (8, 1024, 1000, 4099):
         x = random_matrix(torch, (3, count), "complex64", 24, generator)
         exact = torch.fft.fft(x)
-        got = torch.fft.fft(x.to(torch.complex64).to(device))
+        single = x.to(torch.complex64)
+        got = torch.fft.fft(single.to(device))
         # 4099 is a prime: Bluestein's way does three transforms of more than twice the length.
-        bound = 32 * math.log2(2 * count) * 2.0**-24 * float(exact.abs().pow(2).sum().sqrt())
-        error = float((got.cpu().to(torch.complex128) - exact).abs().pow(2).sum().sqrt())
-        overall = max(
-            overall, within(f"{count} points", error / bound, "|error| <= 32 log2(2n) u |X|")
-        )
+        growth = math.log2(2 * count) * 2.0**-24
+        bound = 32 * growth * norm(exact)
+        error = norm(got.cpu().to(torch.complex128) - exact)
+        share = within(f"{count} points", error / bound, "|error| <= 32 log2(2n) u |X|")
+        overall = max(overall, share)
+
         back = torch.fft.ifft(got).cpu().to(torch.complex128)
-        norm = float(x.abs().pow(2).sum().sqrt()) * 64 * math.log2(2 * count) * 2.0**-24
-        within(
-            f"{count} points and back",
-            float((back - x).abs().pow(2).sum().sqrt()) / norm,
-            "the input",
-        )
+        bound_back = 64 * growth * norm(x)
+        within(f"{count} points and back", norm(back - x) / bound_back, "the input")
     return f"4 sizes and back, largest error {overall:.2g} of its bound"
 
 
@@ -232,25 +258,30 @@ def check_training(torch: Any, device: str) -> str:
     """Thirty steps of gradient descent on a small net must lower its loss to less than half."""
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(256, 8, generator=generator) * 2 - 1
-    y = torch.sin(3 * x[:, :1]) + x[:, 1:2] * x[:, 2:3]
+    wave = torch.sin(3 * x[:, :1])
+    y = wave + x[:, 1:2] * x[:, 2:3]
     first = torch.rand(8, 64, generator=generator) - 0.5
     second = (torch.rand(64, 1, generator=generator) - 0.5) / 4
     x = x.to(device)
     y = y.to(device)
-    weights = [first.to(device).requires_grad_(), second.to(device).requires_grad_()]
+    first = first.to(device).requires_grad_()
+    second = second.to(device).requires_grad_()
+    weights = [first, second]
+
     losses = []
     for _ in range(30):
-        loss = torch.nn.functional.mse_loss(torch.relu(x @ weights[0]) @ weights[1], y)
+        hidden = torch.relu(x @ first)
+        loss = torch.nn.functional.mse_loss(hidden @ second, y)
         losses.append(loss.item())
         slopes = torch.autograd.grad(loss, weights)
         with torch.no_grad():
             for weight, slope in zip(weights, slopes):
                 weight.sub_(0.1 * slope)
+
+    described = f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
     if not losses[-1] < 0.5 * losses[0]:
-        raise FailedError(
-            f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}", "less than half"
-        )
-    return f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
+        raise FailedError(described, "less than half")
+    return described
 
 
 def cpu_capability(torch: Any) -> str:

@@ -256,9 +256,11 @@ def check_wide_matmul(torch: Any, name: str, device: str) -> str:
         for rows, inner, cols in LARGE_SIZES:
             a = random_matrix(torch, (rows, inner), dtype, bits, generator)
             b = random_matrix(torch, (inner, cols), dtype, bits, generator)
-            got = a.to(getattr(torch, dtype)).to(device) @ b.to(getattr(torch, dtype)).to(device)
+            first = a.to(getattr(torch, dtype)).to(device)
+            second = b.to(getattr(torch, dtype)).to(device)
             label = f"{rows}x{inner} @ {inner}x{cols}"
-            overall = max(overall, product_share(torch, label, a, b, got, sums, result))
+            share = product_share(torch, label, a, b, first @ second, sums, result)
+            overall = max(overall, share)
     return f"{len(LARGE_SIZES)} sizes, largest error {overall:.2g} of its bound"
 
 
