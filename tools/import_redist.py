@@ -34,7 +34,8 @@ PLATFORMS = ("linux-x86_64", "linux-sbsa", "linux-aarch64", "windows-x86_64")
 # silently.
 EXCLUDED = {
     "collectx_bringup": "network telemetry",
-    "cuda_compat": "a newer libcuda over an older driver: shadows the driver that old cards depend on",
+    "cuda_compat": "a newer libcuda over an older driver: shadows the driver that old "
+    "cards depend on",
     "cuda_ctadvisor": "compile time analysis",
     "cuda_demo_suite": "demonstrations",
     "cuda_documentation": "documentation",

@@ -136,8 +136,8 @@ def plain_files(top: PurePath, *, below: Path) -> Iterator[tuple[PurePosixPath, 
         below: a folder whose path is the user's own.
 
     Yields:
-        What is there: the path below the folder, and the file, open until the next one is asked for.
-        Links, pipes, devices and folders in more than `MAX_DEPTH` others have no file.
+        What is there: the path below the folder, and the file, open until the next one is asked
+        for. Links, pipes, devices and folders in more than `MAX_DEPTH` others have no file.
 
     Raises:
         OSError: the system refuses to read something, or it was removed or replaced meanwhile.

@@ -277,8 +277,8 @@ def _print_makers_beside(makers: Sequence[MakerBeside], *, verbose: bool) -> Non
         return
     for maker in makers:
         show.prose(
-            f"made for use with torch, by {maker.maker}: {maker.has}; lacks {maker.lacks} (not confirmed: "
-            f"{maker.unconfirmed})"
+            f"made for use with torch, by {maker.maker}: {maker.has}; lacks {maker.lacks} "
+            f"(not confirmed: {maker.unconfirmed})"
         )
 
 

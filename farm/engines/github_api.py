@@ -242,7 +242,8 @@ class GithubApi:
             assert got is not None
             body, following = got
             try:
-                entries += TypeAdapter(list[model]).validate_python(_object(body)[key])  # type: ignore[valid-type]
+                of_page = TypeAdapter(list[model])  # type: ignore[valid-type]
+                entries += of_page.validate_python(_object(body)[key])
             except (ValidationError, KeyError) as error:
                 raise _unexpected(error) from error
         return entries

@@ -265,8 +265,8 @@ def _failures(path: Path) -> Iterator[None]:
         )
         if lacking:
             hint = (
-                "an index needs hard links and locks, which FAT and some network file systems lack; "
-                "if this one has them, check permissions"
+                "an index needs hard links and locks, which FAT and some network file systems "
+                "lack; if this one has them, check permissions"
             )
         else:
             hint = "check free space and permissions; the same command can be run again"

@@ -17,11 +17,14 @@ LAYOUT = {
     "catalog.json": "the projects of each group, for programs",
     "index.html": "the page for people",
     "records/{wheel}.json": "the claim on a name: which bytes it stands for; never changes",
-    "events/{wheel}/{number}.json": "what happened to a wheel later (a yank, a removal); never changes",
+    "events/{wheel}/{number}.json": "what happened to a wheel later (a yank, a removal); "
+    "never changes",
     "whl/index.html": "the list of groups",
     "whl/files/{wheel}": "each wheel once, and beside it its `.metadata`; never changes",
-    "whl/{group}/v1-json/{project}/index.json": "the JSON page of a project: all other pages follow from it",
-    "whl/{group}/simple/{project}/index.html": "the HTML page of a project: what `pip --index-url` reads",
+    "whl/{group}/v1-json/{project}/index.json": "the JSON page of a project: all other pages "
+    "follow from it",
+    "whl/{group}/simple/{project}/index.html": "the HTML page of a project: what "
+    "`pip --index-url` reads",
     "whl/{group}/v1-json/index.json": "the list of a group's projects",
     "whl/{group}/simple/index.html": "the same, as HTML",
     "whl/variant/…": "copies of wheels with a label of PEP 825 (`farm.index.variants`)",

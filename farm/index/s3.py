@@ -95,8 +95,8 @@ _REGION = (
     "that region's"
 )
 _MISTAKES = {
-    "NoSuchBucket": "there is no such bucket: create it first (docs/how-to/index-stores.md), or correct "
-    "the name",
+    "NoSuchBucket": "there is no such bucket: create it first (docs/how-to/index-stores.md), or "
+    "correct the name",
     **dict.fromkeys(
         (
             "InvalidAccessKeyId",

@@ -19,7 +19,8 @@ from farm.base.errors import InfrastructureError, UsageError
 
 SCRATCH = "probe/"
 DISCARDABLE = re.compile(
-    rf"({SCRATCH}|whl/files/|whl/variant/(files|records)/).+|tuf/[0-9]+\.(targets|snapshot|wheels-[0-9a-f]+)\.json",
+    rf"({SCRATCH}|whl/files/|whl/variant/(files|records)/).+|"
+    r"tuf/[0-9]+\.(targets|snapshot|wheels-[0-9a-f]+)\.json",
     re.ASCII,
 )
 """Only these keys may be discarded: what was tried out, the files of a wheel that was removed, and

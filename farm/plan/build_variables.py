@@ -1,5 +1,5 @@
-"""Values derived from a resolved request, each with its origin: features of PyTorch, version, needs,
-variables of the build.
+"""Values derived from a resolved request, each with its origin: features of PyTorch, its version,
+needs, variables of the build.
 """
 
 from collections.abc import Iterable, Mapping

@@ -121,8 +121,8 @@ def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str)
     if not changes:
         return
     raise UsageError(
-        f"{folder(name)}: {min(changes)}: only builds in Linux images change the source so, not those "
-        f"on {system}",
+        f"{folder(name)}: {min(changes)}: only builds in Linux images change the source so, "
+        f"not those on {system}",
         hint="let `source` have the change, or build for --platform linux",
     )
 
@@ -226,7 +226,8 @@ def _is_labelled(wheel: official_wheels.Wheel, label: str | None) -> bool:
 
 
 def _serves(wheel: BuildWheel, stack: Stack) -> bool:
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 slow to import
+    # Slow to import.
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415
 
     try:
         tags = parse_wheel_filename(wheel.file)[3]

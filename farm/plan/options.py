@@ -5,8 +5,8 @@ ci/farm.yaml, the keys of a channel in ci/matrix.yaml, the checks, the help and 
 docs/reference/options.md. A new option is a new entry here; `ci/matrix.schema.json` and
 docs/reference/options.md are then written anew with `make generate`.
 
-Not in this module: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the
-values (`farm.plan`).
+Not in this module: which hardware a build is for (`farm.plan.variant`), and how a plan is made of
+the values (`farm.plan`).
 """
 
 import re

@@ -357,7 +357,8 @@ def near(name: str) -> list[str]:
     """The folders of recipes that may be meant: of the distribution that pip calls so, else those
     with like names.
     """
-    from packaging.utils import canonicalize_name  # noqa: PLC0415 slow to import; only a wrong name comes here
+    # Slow to import, and only a wrong name comes here.
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
 
     candidates = []
     for folder_name in names():

@@ -24,11 +24,12 @@ from farm.run.workspace import Watcher
 MAX_LOG = 256 << 20
 LOG_TAIL = 1 << 20  # bytes at the end of a log that are searched for the error
 ADVICE = {
-    Cause.OUT_OF_MEMORY: "raise memory_per_job_gb in the recipe so that fewer compilers run at once, or "
-    "memory_gb of the runner in ci/runners.yaml",
-    Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build continues with what is compiled",
-    Cause.SITE_LIMIT: "the recipe allows more: name a partition or QOS with a longer limit in `slurm:`, or "
-    "raise slurm.minutes; `farm retry` continues with what is compiled",
+    Cause.OUT_OF_MEMORY: "raise memory_per_job_gb in the recipe so that fewer compilers run at "
+    "once, or memory_gb of the runner in ci/runners.yaml",
+    Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build continues with what is "
+    "compiled",
+    Cause.SITE_LIMIT: "the recipe allows more: name a partition or QOS with a longer limit in "
+    "`slurm:`, or raise slurm.minutes; `farm retry` continues with what is compiled",
 }
 """Hints for an end that the engine itself explains."""
 NOTED = ("farm: step", "farm: waits")

@@ -137,7 +137,8 @@ def _address(source: SourcePlan, mirror: str | None) -> str:
             initial = name[:4]
         else:
             initial = name[0]
-        return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
+        root = (mirror or apt_mirror()).rstrip("/")
+        return f"{root}/pool/{source.section}/{initial}/{name}/{source.file}"
     return index_address(str(source.package), str(source.file), source.url)
 
 

@@ -362,7 +362,8 @@ class Journal:
 
     def _open_tests(self) -> list[tuple[str, str]]:
         """The runner and the run of each smoke test whose controller is not dead."""
-        query = """SELECT a.runner, r.id, r.owner, a.state FROM runs r JOIN jobs j ON j.run_id = r.id
+        query = """SELECT a.runner, r.id, r.owner, a.state
+            FROM runs r JOIN jobs j ON j.run_id = r.id
             JOIN attempts a ON a.job_id = j.id WHERE r.finished IS NULL AND j.kind = 'smoke'"""
         tests = []
         for row in self._rows(query):
@@ -563,7 +564,8 @@ class Journal:
 
     def handles(self) -> frozenset[str]:
         """Engines' names for the attempts of the runs that have ended."""
-        query = """SELECT a.handle FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN runs r ON r.id = j.run_id
+        query = """SELECT a.handle
+            FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN runs r ON r.id = j.run_id
             WHERE a.handle IS NOT NULL AND r.finished IS NOT NULL"""
         return frozenset(row[0] for row in self._rows(query))
 
@@ -649,8 +651,12 @@ class Journal:
         """The runs that failed, were not cancelled, and are the newest of their plan, oldest
         first.
         """
-        query = """SELECT * FROM runs r WHERE finished IS NOT NULL AND result <> 'success' AND exit_code <> ?
-            AND NOT EXISTS (SELECT 1 FROM runs n WHERE n.plan_digest = r.plan_digest AND n.id > r.id) ORDER BY id"""
+        query = """SELECT * FROM runs r
+            WHERE finished IS NOT NULL AND result <> 'success' AND exit_code <> ?
+            AND NOT EXISTS (
+                SELECT 1 FROM runs n WHERE n.plan_digest = r.plan_digest AND n.id > r.id
+            )
+            ORDER BY id"""
         return tuple(map(_run, self._rows(query, ExitCode.INTERRUPTED)))
 
     def open_runs(self) -> tuple[Run, ...]:
@@ -664,7 +670,8 @@ class Journal:
         paths = ", ".join(f"'$.{field}'" for field in fields)
         # '$.schema' is there so that json_extract gives a list for one field too; it has no name
         # below.
-        query = f"""SELECT id, created, plan_digest, request, json_extract(unpacked(plan), {paths}, '$.schema') AS about
+        query = f"""SELECT id, created, plan_digest, request,
+            json_extract(unpacked(plan), {paths}, '$.schema') AS about
             FROM runs"""  # noqa: S608 a text of ours
         runs = []
         for row in self._rows(f"{query} WHERE finished IS NULL AND id > ? ORDER BY id", run_id):
@@ -675,7 +682,8 @@ class Journal:
 
     def attempted(self) -> set[str]:
         """The ids of the open runs that have had an attempt."""
-        query = """SELECT DISTINCT r.id FROM runs r JOIN jobs j ON j.run_id = r.id JOIN attempts a ON a.job_id = j.id
+        query = """SELECT DISTINCT r.id
+            FROM runs r JOIN jobs j ON j.run_id = r.id JOIN attempts a ON a.job_id = j.id
             WHERE r.finished IS NULL"""
         return {row[0] for row in self._rows(query)}
 
@@ -684,7 +692,8 @@ class Journal:
 
         Only those since it last started a build, among the newest `RECENT` attempts.
         """
-        query = """SELECT a.runner, a.handle, a.why, e.time FROM attempts a JOIN jobs j ON j.id = a.job_id
+        query = """SELECT a.runner, a.handle, a.why, e.time
+            FROM attempts a JOIN jobs j ON j.id = a.job_id
             LEFT JOIN events e ON e.run_id = j.run_id AND e.kind = ? AND e.attempt_id = a.id
             WHERE j.kind = 'build' ORDER BY a.id DESC LIMIT ?"""
         failures: dict[str, list[FailedPreparation]] = {}

@@ -20,9 +20,10 @@ from farm.run.published import records_of
 from farm.run.smoke import serves_plan
 from farm.run.workspace import Workspace
 
-MIN_FREE_BYTES = (
-    1 << 30
-)  # bytes that this machine keeps free for a run that builds elsewhere: its wheel, twice, and its logs
+MIN_FREE_BYTES = 1 << 30
+"""Bytes that this machine keeps free for a run that builds elsewhere: its wheel, twice, and its
+logs.
+"""
 
 
 def check_index(workspace: Workspace, request: Request) -> None:

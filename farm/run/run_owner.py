@@ -1,4 +1,4 @@
-"""The process that carries out a run, told apart from every other one, and whether it still lives."""
+"""The process that carries out a run, told apart from others, and whether it still lives."""
 
 import json
 import os

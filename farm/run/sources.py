@@ -1,5 +1,5 @@
-"""The sources of a build, put together as the build unpacks them: a tar of the tree, and one for each
-of its parts.
+"""The sources of a build, put together as the build unpacks them: a tar of the tree, and one for
+each of its parts.
 """
 
 import contextlib

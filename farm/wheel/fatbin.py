@@ -63,7 +63,8 @@ def runs_on(gpu: Architecture, code: Architecture) -> bool:
     """True if machine code for `code` runs on a GPU (`farm.catalog.gpus`); code of one GPU runs on
     that one alone.
     """
-    from farm.catalog.gpus import sass_runs  # noqa: PLC0415 (slow to import, and repair does without)
+    # Slow to import, and repair does without.
+    from farm.catalog.gpus import sass_runs  # noqa: PLC0415
 
     if isinstance(gpu, str):
         return gpu == code

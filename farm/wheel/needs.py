@@ -10,7 +10,8 @@ changes.
 On Windows, Python loads extension modules, and torch its DLLs, with `LoadLibraryExW(path, NULL,
 0x1100)`: what a DLL needs is looked for in its own folder, in the folder of python.exe, in folders
 added by `os.add_dll_directory` (`<name>.libs` by delvewheel's code, others by the package's own:
-dll_folders.py), and in System32; never in PATH. Case does not count. Source: Microsoft, "Dynamic-link library search order".
+dll_folders.py), and in System32; never in PATH. Case does not count. Source: Microsoft,
+"Dynamic-link library search order".
 
 The wheels that a wheel leaves some of its libraries to, as PyTorch's Linux wheels do with NVIDIA's,
 are unpacked beside it, so its RUNPATHs lead from one into the other

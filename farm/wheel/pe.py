@@ -395,8 +395,8 @@ _NAME_LETTERS = f"{ascii_letters}{digits}_-."
 # runtime are known.
 _API_SET = re.compile(r"(?:api-ms-(?!win-crt-)|ext-ms-)[a-z0-9-]+-l[0-9]+-[0-9]+-[0-9]+\.dll")
 _CRT = re.compile(
-    r"api-ms-win-crt-(?:conio|convert|environment|filesystem|heap|locale|math|multibyte|private|process|runtime|stdio|"
-    r"string|time|utility)-l1-1-0\.dll"
+    r"api-ms-win-crt-(?:conio|convert|environment|filesystem|heap|locale|math|multibyte|private|process|"
+    r"runtime|stdio|string|time|utility)-l1-1-0\.dll"
 )
 
 

@@ -32,7 +32,8 @@ _VERSIONED = re.compile(
 # Names of libstdc++ and libgcc_s. A library that is linked without them, but loaded with them
 # (libtorch.so of torch 1.12), takes these without a version.
 _CXX = re.compile(
-    r"_Z[A-Z]*S[stabiod]|_Z[NTVIK]*(9__gnu_cxx|10__cxxabiv1)|_Z[nd][wal]|__cxa_|__gxx_|__dynamic_cast|_Unwind_"
+    r"_Z[A-Z]*S[stabiod]|_Z[NTVIK]*(9__gnu_cxx|10__cxxabiv1)|_Z[nd][wal]|"
+    r"__cxa_|__gxx_|__dynamic_cast|_Unwind_"
 )
 _PYTHON = re.compile(r"_?Py")
 _MAX_LISTED = 5

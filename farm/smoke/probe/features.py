@@ -42,7 +42,8 @@ store = dist.TCPStore("127.0.0.1", port, None, False, timeout=datetime.timedelta
 device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
 if backend == "nccl":
     torch.cuda.set_device(device)
-dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=300))
+limit = datetime.timedelta(seconds=300)
+dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=limit)
 x = torch.full((1000,), float(rank + 1), device=device)
 dist.all_reduce(x)
 print("sum", sorted(set(x.tolist())))

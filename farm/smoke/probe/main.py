@@ -78,7 +78,8 @@ def check_package(recorder: Recorder, options: argparse.Namespace) -> None:
         lambda: package.check_installed(options.module, options.expect_version),
     )
     for name in options.imports:
-        recorder.run("package", "import " + name, lambda name=name: package.check_import(name))  # type: ignore[misc]
+        check = functools.partial(package.check_import, name)
+        recorder.run("package", f"import {name}", check)
     if options.script:
         recorder.run("package", "smoke script", lambda: package.check_script(options.script))
 
@@ -194,7 +195,8 @@ SCHEMA = 1
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         allow_abbrev=False,
-        description="Does an installed torch, or a module with its interface, work on this machine?",
+        description="Does an installed torch, or a module with its interface, work on this "
+        "machine?",
         epilog="Exit codes: 0 no check failed, 1 a check failed or the time was over, 2 wrong "
         "arguments.",
     )

@@ -19,7 +19,8 @@ from farm.wheel.tags import LOADER
 # The system's: a second copy in one process, or one that does not fit the kernel's or driver's
 # version, crashes it.
 _SYSTEM_ELF = re.compile(
-    rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
+    rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|"
+    r"libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
 _STATIC_TLS = 1664  # glibc, elf/dl-tls.c: TLS_STATIC_SURPLUS with the default tunables

@@ -42,8 +42,8 @@ def scan_isa(
         data: The file.
         file: Its headers.
         level: The level.
-        chosen: Functions that are called behind a choice at run time and left out: what follows their
-            symbols, up to the next one. A file without symbols leaves nothing out.
+        chosen: Functions that are called behind a choice at run time and left out: what follows
+            their symbols, up to the next one. A file without symbols leaves nothing out.
     """
     if isinstance(file, Pe):
         return scan_dll(data, file, level, on_load=False).result

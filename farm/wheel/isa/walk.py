@@ -14,7 +14,8 @@ _MAX_BELOW = 1_000_000  # instructions below these levels: a second or so
 # Functions of Python and of C++ that may call those of an object's type, or that end in a handler
 # of an exception.
 _CALLS_BACK = re.compile(
-    r"_?PyObject_(Call|Vectorcall|Fast|New|GC_New|Init|[GS]etAttr|[GS]etItem|IsTrue|Repr|Str|Hash|RichCompare|GetIter)"
+    r"_?PyObject_(Call|Vectorcall|Fast|New|GC_New|Init|[GS]etAttr|[GS]etItem|"
+    r"IsTrue|Repr|Str|Hash|RichCompare|GetIter)"
     r"|PyType_Generic(New|Alloc)|PyNumber_|PySequence_|PyIter_|PyEval_|PyRun_"
     r"|_ZN?K?S[oid]|_ZSt(ls|rs|16__ostream)|__cxa_(re)?throw|_Unwind_RaiseException|_ZSt\d+__throw"
     r"|_CxxThrowException|\?_X\w+@std@@"

@@ -58,7 +58,8 @@ class Sweep(Finds):
     """Judges instructions of x86 against a level, and remembers what is beyond it."""
 
     def __init__(self, level: str) -> None:
-        import iced_x86  # noqa: PLC0415 (half of this program's start-up time, and few commands need it)
+        # Half of this program's start-up time, and few commands need it.
+        import iced_x86  # noqa: PLC0415
 
         super().__init__()
         self.decoder = iced_x86.Decoder
