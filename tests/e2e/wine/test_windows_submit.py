@@ -196,7 +196,8 @@ def test_a_killed_controller_is_taken_up_by_the_workflow_of_a_plan(farm, machine
     """build-plan.yml as it stands there, on a Windows runner whose last job was killed."""
     machine.change("python.exe", "-m build", r"run=C:\tools\wait.cmd", *machine.rules[0][2:])
     with farm.build() as first:
-        wait("the build", lambda: at_the_build(machine))
+        wait("the build", lambda: at_the_build(machine) or first.poll() is not None)
+        assert first.poll() is None, first.stderr.read()
         first.kill()
     (machine.c / "tools/go").touch()
     document = farm.workflow()
