@@ -9,6 +9,13 @@ from tools.package_index import RemoteWheel, Wheel, release_key, wheels
 
 OLDEST_TORCH = (1, 12)
 PLATFORMS = {"linux": "manylinux.*x86_64", "windows": "win_amd64", "macos": "macosx.*arm64"}
+"""Operating systems, as `pythons` in `torch.yaml` names them, with the platform tags of wheels."""
+MACHINES = {
+    "linux-x86_64": "manylinux.*x86_64",
+    "linux-aarch64": "manylinux.*aarch64",
+    "windows-x86_64": "win_amd64",
+}
+"""Systems with their processors, with the platform tags of wheels."""
 JOBS = 6
 
 Proposal = tuple[str, str, str]

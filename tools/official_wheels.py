@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from farm import catalog
 from tools.catalogue_records import (
     JOBS,
+    MACHINES,
     OLDEST_TORCH,
     Notes,
     Proposal,
@@ -18,12 +19,6 @@ from tools.catalogue_records import (
     wheel_to_read,
 )
 from tools.package_index import RemoteWheel, Wheel, release_key, wheels
-
-PLATFORMS = {
-    "linux-x86_64": "manylinux.*x86_64",
-    "linux-aarch64": "manylinux.*aarch64",
-    "windows-x86_64": "win_amd64",
-}
 
 
 def arch_flags(remote: RemoteWheel) -> list[str]:
@@ -64,7 +59,7 @@ def missing_wheels(index: str) -> dict[tuple[str, str], list[Wheel]]:
     for wheel in wheels(index, "torch"):
         if release_key(wheel.version) < OLDEST_TORCH:
             continue
-        for platform, tag in PLATFORMS.items():
+        for platform, tag in MACHINES.items():
             key = (wheel.version, platform)
             if key not in recorded and re.fullmatch(tag, wheel.platform):
                 missing.setdefault(key, []).append(wheel)
@@ -78,7 +73,7 @@ def proposals(index: str, _notes: Notes) -> Iterator[Proposal]:
     def record(key: tuple[str, str]) -> str:
         version, platform = key
         pythons = sorted({wheel.python for wheel in missing[key]}, key=python_order)
-        wheel = wheel_to_read(missing[key], PLATFORMS[platform])
+        wheel = wheel_to_read(missing[key], MACHINES[platform])
         assert wheel
         return official_record(version, platform, wheel, pythons)
 

@@ -37,19 +37,15 @@ def refresh_toolkits(index: str, notes: Notes) -> Iterator[Proposal]:
     return wheel_toolkits.records(index, notes.add)
 
 
-def refresh_pythons(_index: str, _notes: Notes) -> Iterator[Proposal]:
-    """Written whole: see `refreshed`."""
-    return iter(())
-
-
-PARTS: dict[str, tuple[str, Callable[[str, Notes], Iterator[Proposal]]]] = {
+PARTS: dict[str, tuple[str, Callable[[str, Notes], Iterator[Proposal]] | None]] = {
     "torch": ("torch.yaml", torch_releases.proposals),
     "cuda": ("cuda.yaml", cuda_releases.proposals),
     "toolkits": ("toolkit_wheels.yaml", refresh_toolkits),
     "cudnn": ("cudnn.yaml", cudnn_releases.proposals),
     "official": ("official.yaml", official_wheels.proposals),
-    "pythons": ("standalone_pythons.yaml", refresh_pythons),
+    "pythons": ("standalone_pythons.yaml", None),
 }
+"""The file of each part, and what proposes records for it; None: it is written whole."""
 
 
 def refreshed_makers(checkouts: Mapping[str, Path], notes: Notes) -> tuple[Path, str, str]:
@@ -73,7 +69,7 @@ def refreshed(name: str, index: str, notes: Notes) -> tuple[Path, str, str]:
     file, propose = PARTS[name]
     path = FOLDER / file
     before = after = path.read_text(encoding="utf-8")
-    if name == "pythons":
+    if propose is None:
         return path, before, standalone_pythons.text(index)
     for section, key, record in propose(index, notes):
         if name == "official":

@@ -9,14 +9,8 @@ from fnmatch import fnmatchcase
 
 from farm import catalog
 from farm.catalog.models import WheelToolkit
+from tools.catalogue_records import JOBS, MACHINES
 from tools.package_index import RemoteWheel, Wheel, release_key, wheels
-
-PLATFORMS = {
-    "linux-x86_64": r"manylinux.*x86_64",
-    "linux-aarch64": r"manylinux.*aarch64",
-    "windows-x86_64": "win_amd64",
-}
-JOBS = 6
 
 
 def records(index: str, note: Callable[[str], None]) -> Iterator[tuple[str, str, str]]:
@@ -63,7 +57,7 @@ def records(index: str, note: Callable[[str], None]) -> Iterator[tuple[str, str,
                     for wheel in listed[package]
                     if wheel.version == pins.get(package) and re.fullmatch(tag, wheel.platform)
                 ]
-                for platform, tag in PLATFORMS.items()
+                for platform, tag in MACHINES.items()
             }
             short = [platform for platform, found in chosen.items() if len(found) != len(packages)]
             files = [wheel for found in chosen.values() for wheel in found]
