@@ -233,15 +233,9 @@ def _typed(plan: Plan) -> str:
     if plan.origins["channel"] == "--channel":
         words.append(f"--channel {plan.channel}")
     for name, value in plan.options.items():
-        flag = OPTIONS[name].flag
-        if plan.origins.get(name) != flag or value is None:
-            continue
-        if value is True:
-            words.append(flag)
-        elif value is False:
-            words.append(flag.replace("--", "--no-", 1))
-        else:
-            words.append(f"{flag} {value}")
+        option = OPTIONS[name]
+        if plan.origins.get(name) == option.flag and value is not None:
+            words.append(option.typed(value))
     return " ".join(words)
 
 

@@ -75,6 +75,14 @@ class Option:
         """The flag that sets a truth value to false."""
         return "--no-" + self.name.replace("_", "-")
 
+    def typed(self, value: Value) -> str:
+        """The option with a value, as it is typed: `--cuda 12.8`, `--no-ptx`."""
+        if value is True:
+            return self.flag
+        if value is False:
+            return self.off_flag
+        return f"{self.flag} {value}"
+
     @property
     def variable(self) -> str:
         return f"FARM_{self.name.upper()}"

@@ -282,7 +282,7 @@ def _typed(request: BuildRequest, options: Mapping[str, Choice]) -> str:
     words = [f"--variant {request.variant} --channel {request.channel}"]
     if request.platform != DEFAULT:
         words.append(f"--platform {request.platform}")
-    words += [_spelled(name, choice) for name, choice in options.items()]
+    words += [OPTIONS[name].typed(choice.value) for name, choice in options.items()]
     return " ".join(words)
 
 
@@ -301,12 +301,3 @@ def _cost(plan: Plan) -> str:
         return "cost not measured"
     extent, hours = cost
     return f"{extent} {hours:g} CPU hours"
-
-
-def _spelled(name: str, choice: Choice) -> str:
-    flag = OPTIONS[name].flag
-    if not isinstance(choice.value, bool):
-        return f"{flag} {choice.value}"
-    if choice.value:
-        return flag
-    return flag.replace("--", "--no-", 1)

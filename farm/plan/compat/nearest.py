@@ -311,7 +311,7 @@ def difference(stack: Stack, other: Stack) -> str:
         elif field.name == "words":
             words += [f"--{name} {word}" for name, word in after if (name, word) not in before]
         elif field.name == "ptx":
-            words.append("--ptx" if after else "--no-ptx")
+            words.append(OPTIONS["ptx"].typed(after))
         elif field.name == "msvc":
             questions.append(f"MSVC {toolset(after)}")
         elif field.name in ("arch_list", "driver", "gcc", "numpy"):
